@@ -114,7 +114,7 @@ def pairs_in_windows(tower: VisionTower, height: int, width: int) -> int:
     block = tower.patch * tower.merge
     side = tower.window // block  # tokens
     sums = []
-    for pixels in (height, width):
+    for pixels in tower.resized(height, width):
         full, rest = divmod(pixels // block, side)
         sums.append(full * side**2 + rest**2)
     return sums[0] * sums[1] * tower.merge**4

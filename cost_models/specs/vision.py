@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil, sqrt
 from typing import Literal
 
 
@@ -30,7 +31,10 @@ class VisionTower:
     # (InternVL, LLaVAModel); pooled: their mean, through two products around GELU (Phi-4-multimodal)
     merger: Literal["mlp", "mean", "adapter", "linear", "perceptron", "pooled"]
     taps: tuple[int, ...] = ()  # layers whose output a merger of its own adds to the first layers of the language model
-    side: int | None = None  # pixels to which each image is scaled, None: it keeps its own
+    side: int | None = None  # pixels to which each image is scaled, None: about its own, in whole tokens
+    # Height times width of an image that keeps about its own size, 0: no bound. Outside of both it is scaled to them.
+    least_pixels: int = 0
+    most_pixels: int = 0
     # Rotary pairs of the language model that turn by frame, row and column of a token, interleaved (Qwen3-VL); empty:
     # all turn by its place in the sequence.
     rope_sections: tuple[int, ...] = ()
@@ -81,11 +85,26 @@ class VisionTower:
         """Rows and columns of tiles that an image of `height` x `width` pixels is cut to."""
         return -(-height // self.window), -(-width // self.window)
 
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width in pixels of the patches of an image of `height` x `width` pixels that is not cut to tiles:
+        the nearest whole tokens of each side, and the bounds on pixels with about its ratio (smart_resize of
+        Qwen2VLImageProcessor, transformers 5.24)."""
+        if self.side:
+            return self.side, self.side
+        token = self.patch * self.merge
+        tall, wide = round(height / token) * token, round(width / token) * token
+        if self.most_pixels and tall * wide > self.most_pixels:
+            shrink = sqrt(height * width / self.most_pixels)
+            return max(int(height / shrink / token), 1) * token, max(int(width / shrink / token), 1) * token
+        if tall * wide < self.least_pixels:
+            grow = sqrt(self.least_pixels / (height * width))
+            return ceil(height * grow / token) * token, ceil(width * grow / token) * token
+        return tall, wide
+
     def patches(self, height: int, width: int) -> int:
-        """Patches of an image of `height` x `width` pixels, cut off to whole blocks that become a token, or of its
-        tiles and of the small copy of it."""
+        """Patches of an image of `height` x `width` pixels, or of its tiles and of the small copy of it."""
         if self.tiles:
             rows, columns = self.grid(height, width)
             return (rows * columns + 1) * self.patches_of_tile
-        block = self.patch * self.merge
-        return ((self.side or height) // block) * ((self.side or width) // block) * self.merge**2
+        tall, wide = self.resized(height, width)
+        return (tall // self.patch) * (wide // self.patch)

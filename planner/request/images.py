@@ -18,6 +18,8 @@ from .serving import ServeWorkload
 _EXAMPLE = "1024x1024"
 # Pixels of a side of an image that is scaled to tiles (transformers 5.24, Phi4MultimodalImageProcessor).
 _LEAST_SCALED = 10
+# Longest ratio of the sides of an image that keeps about its own size (transformers 5.24, smart_resize).
+_LARGEST_RATIO = 200
 
 
 def with_images(model: ModelSpec, workload: Workload, work: WorkloadRequest) -> tuple[ModelSpec, Workload]:
@@ -81,10 +83,10 @@ def _sized(images: ImagesRequest, tower: VisionTower, name: str) -> Images:
     if height is None or width is None:
         raise InputError(f"images: {name} takes images of any size, and none is given",
                          hint=f"`--images {images.per_sequence}@{_EXAMPLE}`: height x width in pixels")  # fmt: skip
-    if tower.patches(height, width) == 0:
-        side = tower.patch * tower.merge
-        raise InputError(f"images: {height} x {width} pixels are less than the {side} x {side} of one token",
-                         hint=f"`--images {images.per_sequence}@{side}x{side}`, or more")  # fmt: skip
+    if tower.least_pixels and max(height, width) > _LARGEST_RATIO * min(height, width):
+        raise InputError(f"images: {height} x {width} pixels are longer than {_LARGEST_RATIO} times their width, which "
+                         f"the processor of {name} refuses",
+                         hint=f"a longer side of {_LARGEST_RATIO * min(height, width)} pixels or less")  # fmt: skip
     if tower.tiles:
         _check_tiles(tower, height, width)
     return Images(per_sequence=images.per_sequence, height=tower.side or height, width=tower.side or width)

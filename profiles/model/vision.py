@@ -15,6 +15,11 @@ from .rope import rope_fields
 
 _SIDE = 1024  # pixels of the image whose cost is named, where images keep their size
 _TOKENS = "mm_tokens_per_image"
+# Least and most pixels of an image in preprocessor_config.json of Qwen2.5-VL-7B-Instruct, as microsoft/fara has them
+# (MLM_PROCESSOR_IM_CFG), and of Qwen3-VL-8B-Instruct, in issue 1836 of QwenLM/Qwen3-VL. Qwen2-VL has the former,
+# Qwen3.5 the latter.
+_OF_QWEN2: Mapping[str, Any] = {"least_pixels": 3136, "most_pixels": 12_845_056}
+_OF_QWEN3: Mapping[str, Any] = {"least_pixels": 65_536, "most_pixels": 16_777_216}
 _TILES = 36  # of an image at most: dynamic_hd of Phi4MultimodalImageProcessor (transformers 5.24)
 
 
@@ -31,6 +36,7 @@ def _qwen3_vl(
         output=f.count("out_hidden_size", default=3584), merger="mlp",
         taps=tuple(f.indices("deepstack_visual_indexes", depth) or ()) if f.has("deepstack_visual_indexes") else taps,
         rope_sections=_sections(whole, sections), activation=read_activation(f, "hidden_act") or "gelu_tanh",
+        **_OF_QWEN3,
     )  # fmt: skip
 
 
@@ -73,6 +79,7 @@ def _of_qwen2(f: Fields, whole: Fields) -> dict[str, Any]:
         "patch": f.count("patch_size", default=14), "channels": f.count("in_channels", "in_chans", default=3),
         "frames": f.count("temporal_patch_size", default=2), "merge": f.count("spatial_merge_size", default=2),
         "positions": 0, "merger": "mlp", "patch_bias": False, "rope_sections": _sections(whole, (16, 24, 24)),
+        **_OF_QWEN2,
     }  # fmt: skip
 
 

@@ -29,7 +29,8 @@ class SequenceImages:
     def grid(self) -> tuple[int, int]:
         """Rows and columns of tokens of an image."""
         side = self.tower.patch * self.tower.merge
-        return self.images.height // side, self.images.width // side
+        height, width = self.tower.resized(self.images.height, self.images.width)
+        return height // side, width // side
 
     @property
     def tokens(self) -> int:

@@ -24,6 +24,7 @@ def small_tower(tower: VisionTower, output: int, tp: int, taps: int, pairs: int)
     return replace(
         tower, layers=min(tower.layers, kept + 1), hidden=hidden, heads=heads, inner=inner, patch=_PATCH,
         positions=_SIDE**2, output=output, taps=tuple(range(kept)), rope_sections=_sections(tower, pairs),
+        least_pixels=0, most_pixels=0,
     )  # fmt: skip
 
 

@@ -39,6 +39,7 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
     Qwen2_5_VLForConditionalGeneration,
 )
 from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLVisionConfig
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransformerPretrainedModel
 from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeVisionConfig
 from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import (
@@ -163,11 +164,23 @@ def test_catalogued_models_are_as_large_as_those_of_transformers(name: str) -> N
     assert total_parameters(load_model(name)[0]) == sum(parameter.numel() for parameter in theirs.parameters())
 
 
-def test_an_image_is_cut_off_to_whole_tokens() -> None:
-    tower = read(Qwen3VLMoeVisionConfig(**LARGEST))
-    assert tower.patches(1024, 1024) == 64 * 64
-    assert tower.patches(1055, 1024) == 64 * 64
-    assert tokens(tower, tower.patches(1024, 768)) == 32 * 24
+@pytest.mark.parametrize("size", [(1024, 1024), (1072, 1055), (3024, 4032), (40, 30), (9000, 4000), (31, 6000)])
+@pytest.mark.parametrize("name", ["qwen2-vl-7b", "qwen2.5-vl-7b", "qwen3-vl-8b", "qwen3.5-4b"])
+def test_an_image_is_scaled_as_by_the_processor_of_transformers(name: str, size: tuple[int, int]) -> None:
+    tower = load_model(name)[0].tower
+    assert tower is not None
+    assert min(tower.least_pixels, tower.most_pixels) > 0
+    theirs = smart_resize(*size, factor=tower.patch * tower.merge, min_pixels=tower.least_pixels,
+                          max_pixels=tower.most_pixels)  # fmt: skip
+    assert tower.resized(*size) == theirs == tower.resized(*theirs)
+    assert tower.patches(*size) == theirs[0] * theirs[1] // tower.patch**2
+
+
+def test_images_become_as_many_tokens_as_published() -> None:
+    """11,844 of a photo of 4032 x 3024 pixels with Qwen3.5 (huggingface/transformers, issue 45753)."""
+    tower = load_model("qwen3.5-4b")[0].tower
+    assert tower is not None
+    assert tokens(tower, tower.patches(3024, 4032)) == 11_844
 
 
 @pytest.mark.parametrize("name", ["qwen3.5-35b-a3b", "qwen3.5-397b-a17b", "gemma-3-12b", "gemma-3-27b"])

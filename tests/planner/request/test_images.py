@@ -60,7 +60,7 @@ def test_grammar(given: Any, size: tuple[int | None, ...], folder: str) -> None:
         ({"images": "2@64"}, "`64` is no height x width"),
         ({"images": "2@64x0"}, "must be 1 or more, is 0"),
         ({"images": "2"}, "takes images of any size, and none is given"),
-        ({"images": "1@31x512"}, "31 x 512 pixels are less than the 32 x 32 of one token"),
+        ({"images": "1@31x6201"}, "31 x 6201 pixels are longer than 200 times their width"),
         ({"images": "5@512x512"}, "5 x 256 tokens = 1,280 are more than the 1,024 of a sequence"),
         ({"freeze_tower": True}, "the request has no images"),
         ({"freeze_language": True}, "the request has no images, so there is nothing that would train"),

@@ -46,6 +46,13 @@ def config(kind: str) -> dict[str, Any]:
             "vision_config": {"model_type": kind, **VISION}}  # fmt: skip
 
 
+def spec_of(kind: str) -> ModelSpec:
+    """Without the bound below which images grow: those here are small."""
+    spec = read_config(config(kind), "tiny")[0]
+    assert spec.tower is not None
+    return replace(spec, tower=replace(spec.tower, least_pixels=0))
+
+
 def theirs_of(kind: str) -> Any:
     """With random numbers where initial weights are ones or zeros."""
     whole = CONFIG_MAPPING[kind].from_dict(config(kind))
@@ -76,7 +83,7 @@ def ours_of(spec: ModelSpec, theirs: Any, **how: Any) -> DecoderChunk:
 
 def losses(kind: str, **changes: Any) -> tuple[Any, DecoderChunk, float, float]:
     """Both models after a backward pass, and their losses. changes: of our tower."""
-    theirs, spec = theirs_of(kind), read_config(config(kind), "tiny")[0]
+    theirs, spec = theirs_of(kind), spec_of(kind)
     assert spec.tower is not None
     ours = ours_of(replace(spec, tower=replace(spec.tower, **changes)), theirs)
     seen, head = ours.seen, ours.head
@@ -125,7 +132,7 @@ def test_other_numbers_of_the_tower_show_in_the_loss(change: dict[str, Any]) -> 
 def test_positions_are_those_of_transformers() -> None:
     """Also of images at the ends of a sequence, and of a sequence of images alone."""
     theirs = theirs_of("qwen3_vl").model
-    spec = read_config(config("qwen3_vl"), "tiny")[0]
+    spec = spec_of("qwen3_vl")
     for length, images in ((40, IMAGES), (12, IMAGES), (14, replace(IMAGES, height=24, width=8)),
                            (31, replace(IMAGES, per_sequence=3, height=8, width=8))):  # fmt: skip
         model = whole_model(job("dp1-mbs1-z0-rnone", spec, seq_len=length, images=images))
@@ -143,7 +150,7 @@ def test_positions_are_those_of_transformers() -> None:
 
 
 def test_a_frozen_tower_has_no_gradient_and_its_mergers_have() -> None:
-    spec = read_config(config("qwen3_vl"), "tiny")[0]
+    spec = spec_of("qwen3_vl")
     model = whole_model(job("dp1-mbs1-z0-rnone", spec, dtype="fp32", seq_len=LENGTH, images=IMAGES, freezes_tower=True))
     tokens = torch.randint(57, (2, LENGTH), generator=torch.Generator().manual_seed(1))
     model(tokens, tokens).backward()
@@ -158,7 +165,7 @@ def test_a_frozen_tower_has_no_gradient_and_its_mergers_have() -> None:
 @pytest.mark.parametrize("kind", ["qwen3_vl", "qwen3_vl_moe"])
 def test_weights_go_in_and_out_bit_by_bit(kind: str, tmp_path: Path) -> None:
     """Of a folder in the form of published files: into our weights, and from those into the tensors of an export."""
-    theirs, spec = theirs_of(kind), read_config(config(kind), "tiny")[0]
+    theirs, spec = theirs_of(kind), spec_of(kind)
     files = {name: each.contiguous() for name, each in published(theirs, dict(theirs.named_parameters())).items()}
     (tmp_path / "hf").mkdir()
     save_file(files, tmp_path / "hf" / "model.safetensors")
