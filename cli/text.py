@@ -109,11 +109,22 @@ def duration(seconds: float) -> str:
     """`0 s`, `67 us`, `33.4 s`, `5.2 h`, `12.3 days`."""
     if not seconds:
         return "0 s"
+    per_second, unit = time_unit(seconds)
+    return f"{significant(seconds * per_second)} {unit}"
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """How many of the unit that people write so long a time in are a second, and its name."""
     for scale, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * scale:
-            return f"{significant(seconds / scale)} {unit}"
-    scale, unit = (1.0, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "us")
-    return f"{significant(seconds * scale)} {unit}"
+            return 1 / scale, unit
+    return (1.0, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "us")
+
+
+def latencies(name: str, seconds: Sequence[float]) -> tuple[str, list[str]]:
+    """(`TTFT ms`, numbers): of a column or a row, in the unit of the smallest one, ms at least."""
+    per_second, unit = time_unit(max(min(seconds), 1e-3))
+    return f"{name} {unit}", [significant(each * per_second) for each in seconds]
 
 
 _SCALES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -87,7 +87,8 @@ class Session:
     def pipeline(self, ask: Ask) -> Answer:
         """The picture of the pipeline of the layout shown."""
         resolved, _, candidate = self._priced(ask)
-        return {"html": render("explored_pipeline.html", chart=self.exploration.pipeline(resolved, candidate))}
+        chart = self.exploration.pipeline(resolved, candidate)
+        return {"html": render("explored_pipeline.html", chart=chart, layout=candidate.layout)}
 
     def study(self, ask: Ask) -> Answer:
         """The sensitivity of the step of the layout shown."""

@@ -92,10 +92,10 @@ def _tiles(candidate: ServingCandidate, percentile: float) -> Iterator[tuple[str
 
 def _deployments(plan: ServingPlan) -> tuple[list[str], list[list[str]]]:
     """(columns, rows)."""
-    columns = ["#", "deployment", "GPUs", "TTFT ms", "TPOT ms", "carries", "USD/Mtoken"]
-    return columns, [[str(it.choice), it.deployment_id, str(it.gpus), serving_plan.ms(it.ttft_promised_s),
-                      serving_plan.ms(it.tpot_promised_s), text.significant(it.largest_load),
-                      text.significant(it.usd_per_mtoken)] for it in plan.candidates]  # fmt: skip
+    promised, latencies = serving_plan.promised_columns(plan.candidates)
+    return ["#", "deployment", "GPUs", *promised, "carries", "USD/Mtoken"], [
+        [str(it.choice), it.deployment_id, str(it.gpus), *both, text.significant(it.largest_load),
+         text.significant(it.usd_per_mtoken)] for it, both in zip(plan.candidates, latencies, strict=True)]  # fmt: skip
 
 
 def _pools(candidate: ServingCandidate) -> tuple[list[str], list[list[str]]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .. import text
 from ..console import table
 from . import serving_plan
-from .serving_plan import BINDS, ROLES, ms, within
+from .serving_plan import BINDS, ROLES, within
 
 if TYPE_CHECKING:
     from ...planner.document.serving_plan import ServingCandidate, ServingPlan
@@ -39,9 +39,10 @@ def why_not_screen(plan: ServingPlan, comparison: ServingComparison) -> list[Par
     """Another deployment beside the first one, and what it breaks under the load."""
     best, other = plan.best, comparison.other
     each, asked = unit(other), asked_load(plan)
-    columns = ["deployment", "GPUs", "TTFT ms", "TPOT ms", f"carries{each}"]
-    rows = [[it.deployment_id, str(it.gpus), ms(it.ttft_promised_s), ms(it.tpot_promised_s),
-             text.significant(it.largest_load)] for it in (best, other)]  # fmt: skip
+    promised, latencies = serving_plan.promised_columns((best, other))
+    columns = ["deployment", "GPUs", *promised, f"carries{each}"]
+    rows = [[it.deployment_id, str(it.gpus), *both, text.significant(it.largest_load)]
+            for it, both in zip((best, other), latencies, strict=True)]  # fmt: skip
     rival = _against(comparison.rival, latencies=comparison.enough)
     lines = [f"{other.deployment_id}: {rival}. Beyond that breaks: {BINDS[other.binds]}."]
     if asked and not comparison.enough:
@@ -85,19 +86,21 @@ def parts_title(plan: ServingPlan, candidate: ServingCandidate) -> str:
 
 
 def part_cells(candidate: ServingCandidate, explanation: ServingExplanation) -> Cells:
-    """(columns, rows): milliseconds and shares."""
+    """(columns, rows): times and shares."""
     whole = (candidate.ttft_promised_s, candidate.tpot_promised_s)
     rows = [[part.name, *_share(part.ttft_s, whole[0]), *_share(part.tpot_s, whole[1])] for part in explanation.parts]
-    total = ["in all", *(cell for seconds in whole for cell in (ms(seconds), ""))]
-    return ["part", "TTFT ms", "%", "TPOT ms", "% "], [*rows, total]
+    (ttft, tpot), ((first, following),) = serving_plan.promised_columns([candidate])
+    return ["part", ttft, "%", tpot, "% "], [*rows, ["in all", first, "", following, ""]]
 
 
 def _share(seconds: float, whole: float) -> tuple[str, str]:
-    """Milliseconds to the digits of the whole, and percent of it; nothing where both are too small to be seen."""
-    places = text.decimals([1e3 * whole])
-    if not text.is_visible(1e3 * abs(seconds), places):
+    """The time in the unit and to the digits of the whole, and percent of it; nothing where it is too small to be
+    seen."""
+    per_second, _ = text.time_unit(max(whole, 1e-3))
+    places = text.decimals([per_second * whole])
+    if not text.is_visible(per_second * abs(seconds), places):
         return "", ""
-    return text.fixed(1e3 * seconds, places), text.percent(seconds / whole)
+    return text.fixed(per_second * seconds, places), text.percent(seconds / whole)
 
 
 def effect_cells(candidate: ServingCandidate, explanation: ServingExplanation) -> Cells:

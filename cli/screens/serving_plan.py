@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .. import text
@@ -97,10 +97,12 @@ def _tokens(counts: TokenCounts) -> str:
 
 def _candidates(plan: ServingPlan) -> list[Part]:
     """Long names stand below the table."""
-    names = ("GPUs", "TTFT ms", "TPOT ms", "carries", *(("GPU-hours",) if plan.hourly else ()), "USD/Mtoken")
-    numbers = [(str(it.gpus), ms(it.ttft_promised_s), ms(it.tpot_promised_s), text.significant(it.largest_load),
+    promised, latencies = promised_columns(plan.candidates)
+    names = ("GPUs", *promised, "carries", *(("GPU-hours",) if plan.hourly else ()), "USD/Mtoken")
+    numbers = [(str(it.gpus), *both, text.significant(it.largest_load),
                 *(() if it.gpu_hours is None else (text.significant(it.gpu_hours),)),
-                text.significant(it.usd_per_mtoken)) for it in plan.candidates]  # fmt: skip
+                text.significant(it.usd_per_mtoken))
+               for it, both in zip(plan.candidates, latencies, strict=True)]  # fmt: skip
     ids = [it.deployment_id for it in plan.candidates]
     if max(map(len, ids)) > _LONGEST_ID:
         short = [(str(number), *row) for number, row in enumerate(numbers, 1)]
@@ -113,7 +115,7 @@ def _details(plan: ServingPlan, best: ServingCandidate) -> list[Part]:
     rows = [row for pool in best.pools for row in _pool(plan, pool)]
     if best.simulated is not None:
         kept = f"by {text.percent(best.simulated.kept)} % of {best.simulated.requests:,} simulated requests"
-        rows += [("TTFT ms", _spread(best.simulated.ttft_s)), ("TPOT ms", _spread(best.simulated.tpot_s))]
+        rows += [_spread("TTFT", best.simulated.ttft_s), _spread("TPOT", best.simulated.tpot_s)]
         rows += [("promises kept", kept)] if promises(plan) else []
     unit = _unit(plan)
     stable = f"; stable up to {text.significant(best.stable_load)}/s" if best.stable_load is not None else ""
@@ -267,10 +269,13 @@ def _next(saved_as: str | None) -> str:
     return f"Next: meshwright emit {saved_as}" if saved_as else "Next: add `-o plan.json` to keep this plan"
 
 
-def _spread(values: Percentiles) -> str:
-    return f"p50 {ms(values.p50)}, p90 {ms(values.p90)}, p99 {ms(values.p99)}"
+def _spread(name: str, values: Percentiles) -> tuple[str, str]:
+    named, (p50, p90, p99) = text.latencies(name, (values.p50, values.p90, values.p99))
+    return named, f"p50 {p50}, p90 {p90}, p99 {p99}"
 
 
-def ms(seconds: float) -> str:
-    """Milliseconds."""
-    return text.significant(seconds * 1e3)
+def promised_columns(candidates: Sequence[ServingCandidate]) -> tuple[tuple[str, str], list[tuple[str, str]]]:
+    """Names of the columns of TTFT and TPOT at the promised percentile, and both of each deployment."""
+    ttft, first = text.latencies("TTFT", [it.ttft_promised_s for it in candidates])
+    tpot, following = text.latencies("TPOT", [it.tpot_promised_s for it in candidates])
+    return (ttft, tpot), list(zip(first, following, strict=True))

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from meshwright.cli import text
 from meshwright.cli.commands.diff import differences, summary
 from meshwright.cli.commands.explain import origins_of
 from meshwright.cli.console import make_console, print_part, table, to_json
@@ -18,6 +19,7 @@ from meshwright.cli.screens import memory as memory_screen
 from meshwright.cli.screens import plan as plan_screen
 from meshwright.cli.screens.header import space_line
 from meshwright.cli.screens.import_config import gain
+from meshwright.cli.screens.serving_plan import _whole
 from meshwright.cli.screens.what_if import kilo_dollars
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.studies.pricing import Priced
@@ -152,6 +154,20 @@ def test_json_is_canonical() -> None:
         '{\n  "a": [\n    3.33333333e-10,\n    {\n      "y": "é",\n      "z": null\n    }\n  ],\n'
         '  "b": 0.333333333,\n  "c": 1000000000000000\n}\n'
     )
+
+
+@pytest.mark.parametrize(("seconds", "named", "shown"), [
+    ([0.373, 2.04], "TTFT ms", ["373", "2,040"]), ([1.5, 90.0], "TTFT s", ["1.50", "90.0"]),
+    ([150.0, 7800.0], "TTFT min", ["2.50", "130"]), ([20e-6], "TTFT ms", ["0.0200"]),
+])  # fmt: skip
+def test_latencies_have_the_unit_of_the_smallest(seconds: list[float], named: str, shown: list[str]) -> None:
+    assert text.latencies("TTFT", seconds) == (named, shown)
+    assert text.duration(150.0) == "2.50 min"
+
+
+@pytest.mark.parametrize(("rate", "shown"), [(1234.5, "1,234"), (10.4, "10"), (0.42, "0.420"), (3.0, "3.00")])
+def test_small_rates_of_a_deployment_keep_decimals(rate: float, shown: str) -> None:
+    assert _whole(rate) == shown
 
 
 @pytest.mark.parametrize(("usd", "shown"), [(2_378_000.0, "2,378"), (12_340.0, "12.3"), (451.0, "0.451"), (None, "-")])

@@ -121,6 +121,11 @@ def test_answers(plan: Plan, address: str) -> None:
     assert "What binds" in asked(address, "study")["html"]
 
 
+def test_the_pipeline_of_one_stage_is_its_closed_form() -> None:
+    plan = mw.plan(model="llama-3.2-1b", cluster="dgx-h100", global_batch=64, fix={"pp": 1}, top=1)
+    assert "One stage" in str(Session.of(plan, "").pipeline(Ask())["html"])
+
+
 def test_a_search_and_its_list(address: str, session: Session) -> None:
     sets = ["gpus=8", "gpu.memory.capacity=x2"]
     asked(address, "price", sets=sets)
