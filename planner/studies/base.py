@@ -142,4 +142,5 @@ def _ends(plain: Resolved, base: Resolved, path: str) -> dict[str, Any]:
 
 def _after(base: Resolved, path: str, given: Value) -> Value | None:
     now = current(base, path)
-    return given if now is None else now
+    counted = isinstance(given, str) and " per " in given  # `50 GB/s per node`: counted in another way than before
+    return given if now is None or counted else now

@@ -80,4 +80,6 @@ def current(resolved: Resolved, path: str) -> Value | None:
             value = value.get(part) if isinstance(value, Mapping) else None
     if value is None or isinstance(value, Mapping):
         return None
-    return float(value) if path in QUANTITIES else line_of(value)
+    if path not in QUANTITIES:
+        return line_of(value)
+    return units.parse(value, QUANTITIES[path]) if isinstance(value, str) else float(value)

@@ -61,8 +61,8 @@ def checked_value(path: str, text: str, flag: str) -> Value:
             raise InputError(f"{flag} {path}: `{text}` is a factor, which only numbers of hardware and software take",
                              hint="write the value itself")  # fmt: skip
         return text
-    if dimension is None or path in WHOLE or (path not in KNOBS and " per " in text):
-        return text
+    if dimension is None or path in WHOLE or (path.startswith("cluster.") and " per " in text):
+        return text  # a cluster file's own reader knows `50 GB/s per node`
     try:
         return units.parse(text, dimension)
     except InputError as error:

@@ -148,6 +148,8 @@ def _per_gpu(facts: Facts, path: FieldPath, group: Group, kind: str) -> tuple[fl
     field = (*path, "bandwidth")
     bw, per = _bandwidth(facts, path)
     if bw is None:
+        if per is not None and facts.value(field) is None:
+            facts.fail((*path, "per"), "counts a `bandwidth`, which is not given", f"`bandwidth: 400 Gb/s per {per}`")
         return None, []
     nodes, known = group.nodes, group.inter
     nics = known.nics if known else None

@@ -146,6 +146,21 @@ def test_a_link_is_the_same_by_value_and_by_factor() -> None:
         assert step_s(parse_sets([f"{path}={now}"])) == pytest.approx(step_s({path: "x2"}), rel=1e-12)
 
 
+def test_a_link_of_a_node_is_shared_by_its_gpus() -> None:
+    """8 GPUs and 8 NICs of a DGX H100: 400 GB/s of a node are 50 GB/s of each, the catalogue's 400 Gb/s."""
+    path = "cluster.links.inter_node.bandwidth"
+    for same in ("400 GB/s per node", "400 Gb/s per nic"):
+        sets = parse_sets([f"{path}={same}"])
+        assert step_s(sets) == pytest.approx(step_s({}), rel=1e-12)
+        assert mw.what_if(plan(), set=[f"{path}={same}"]).changes[0].after == same
+    assert step_s(parse_sets([f"{path}=50 GB/s per node"])) == pytest.approx(step_s({path: "x0.125"}), rel=1e-12)
+
+
+def test_a_latency_without_a_knob_has_both_ends() -> None:
+    (change,) = mw.what_if(plan(), set=["cluster.links.intra_node.latency=1us"]).changes
+    assert (change.before, change.after) == (None, 1e-6)
+
+
 SITES: dict[str, Any] = {
     "groups": [{"node": "dgx-h100", "count": 3}],
     "sites": [{"name": "a", "nodes": 1}, {"name": "b", "nodes": 2}],

@@ -243,6 +243,11 @@ def test_network_bandwidth_per_what(text: str, expected: float) -> None:
     assert texts(cluster) == ()
 
 
+def test_per_counts_a_bandwidth() -> None:
+    with pytest.raises(InputError, match=r"links\.inter_node\.per: counts a `bandwidth`, which is not given"):
+        load_cluster({"groups": "dgx-h100:4", "links": {"inter_node": {"per": "node"}}})
+
+
 def test_per_nic_where_a_gpu_has_four() -> None:
     link = {"bandwidth": "200 Gb/s", "per": "nic", "latency": "10 us"}
     cluster = load_cluster({"groups": "aws-p5.48xlarge:4", "links": {"inter_node": link}})
