@@ -179,12 +179,12 @@ Packed = Annotated[
 ]
 GlobalBatch = Annotated[
     str | None,
-    _option("--global-batch", metavar="N|'N tokens'", text="Sequences, or tokens, per step [about 4M tokens]."),
+    _option("--global-batch", metavar="N|'N tokens'", text="Sequences, or tokens, per step [2^n, about 4M tokens]."),
 ]
 GlobalBatchOrDocuments = Annotated[
     str | None,
-    _option("--global-batch", metavar="N|'N tokens'", text="Sequences, or tokens, per step [about 4M tokens]; with "
-            "--max-len documents, or tokens [512 documents].")
+    _option("--global-batch", metavar="N|'N tokens'", text="Sequences, or tokens, per step [2^n, about 4M tokens]; "
+            "with --max-len documents, or tokens [512 documents].")
 ]
 Dtype = Annotated[str | None, _option("--dtype", metavar="bf16|fp16|fp8|fp4|fp32", text="Compute precision [bf16].")]
 Optimizer = Annotated[

@@ -73,6 +73,11 @@ def non_negative(value: Any) -> float:
     return 0.0 if str(value).strip() in ("0", "0.0") else parse_factor(value)
 
 
+def nearest_power(number: float) -> int:
+    """The power of two that is nearest to `number` by their ratio, at least 1: every common dp divides it."""
+    return 1 << max(0, round(math.log2(number)))
+
+
 def parse_batch(value: Any) -> int | dict[str, int]:
     """`512` (sequences) or `4M tokens` -> {"tokens": 4e6}."""
     if isinstance(value, Mapping):

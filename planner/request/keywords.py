@@ -46,7 +46,7 @@ class RequestFields(TypedDict, total=False):
     seq_len: int | None
     """Tokens per sequence [8192, or as many positions as the model has if they are fewer]."""
     global_batch: int | str | Mapping[str, Any] | None
-    """Sequences per step, or tokens: `4M tokens` [about 4M tokens]; with `max_len` documents, or tokens [512]."""
+    """Sequences per step, or tokens: `4M tokens` [2^n, about 4M tokens]; with `max_len` documents, or tokens [512]."""
     lengths: str | Path | Mapping[int, float] | None
     """Document lengths: tokens -> share, a file, or the name of a sample [every document fills a sequence]."""
     max_len: int | str | None

@@ -8,6 +8,7 @@ from ...cost_models.specs.diffusion import Diffusion
 from ...cost_models.specs.model import ModelSpec
 from ...cost_models.specs.workload import Images, Workload
 from ...errors import InputError
+from .fields import nearest_power
 from .model_changes import NO_FROZEN_COPY
 from .schema import DEFAULT_TOKENS_PER_STEP, ImagesRequest, Request
 
@@ -17,9 +18,8 @@ _IMAGE, _VIDEO = "1@1024x1024", "1@480x832x81"
 def workload_of_latents(model: ModelSpec, diffusion: Diffusion, request: Request) -> Workload:
     """The workload of a model that denoises one image or video per sequence, whose tokens follow from its size.
 
-    Without global_batch about 4M tokens in a power of two of sequences. Raises InputError for a size that is missing or
-    that does not fit, and for what is not priced.
-    """
+    Without global_batch the power of two of sequences that is nearest to 4M tokens. Raises InputError for a size that
+    is missing or that does not fit, and for what is not priced. """
     work = request.workload
     _check_priced(model, request)
     images = _sized(model, diffusion, work.images)
@@ -28,7 +28,7 @@ def workload_of_latents(model: ModelSpec, diffusion: Diffusion, request: Request
     if tokens > model.max_positions:
         raise InputError(f"images: {tokens:,} tokens are more than the {model.max_positions:,} that are planned",
                          hint="fewer frames, or fewer pixels")  # fmt: skip
-    batch = work.global_batch or 1 << (max(DEFAULT_TOKENS_PER_STEP // tokens, 1).bit_length() - 1)
+    batch = work.global_batch or nearest_power(DEFAULT_TOKENS_PER_STEP / tokens)
     sized = work.model_copy(update={"seq_len": tokens, "global_batch": batch})
     workload = request.model_copy(update={"workload": sized}).to_workload()
     text = None if diffusion.joins_text else diffusion.text_tokens or None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -31,6 +30,7 @@ from .fields import (
     Time,
     Tokens,
     checked,
+    nearest_power,
     parse_images,
     parse_lora,
     parse_spot,
@@ -75,7 +75,8 @@ class ImagesRequest(RequestPart):
 class WorkloadRequest(RequestPart):
     """One training step.
 
-    Without seq_len: 8192, or fewer if the model has no positions for them; without global_batch: about 4M tokens.
+    Without seq_len: 8192, or fewer if the model has no positions for them; without global_batch: the power of two of
+    sequences that is nearest to 4M tokens.
     expert_capacity_factor: routed experts take this many times their even share of a rank's tokens and drop the rest.
     moe_aux_loss_coeff: of the balancing loss of each layer of experts; without it that of the model's config.
     max_len: every document of `lengths` is a sequence of its own, and longer ones are left out; global_batch counts
@@ -266,12 +267,12 @@ def _sequences(work: WorkloadRequest, seq_len: int, mean: float | None) -> int:
     if isinstance(given, int):
         return given
     if given is None:
-        return DEFAULT_DOCUMENTS if work.max_len else max(1, DEFAULT_TOKENS_PER_STEP // seq_len)
+        return DEFAULT_DOCUMENTS if work.max_len else nearest_power(DEFAULT_TOKENS_PER_STEP / seq_len)
     tokens = given["tokens"]
     if (work.max_len or not work.packed) and mean is not None:
         return max(1, round(tokens / mean))
     if tokens % seq_len:
-        near = 2 ** max(0, round(math.log2(tokens / seq_len)))
+        near = nearest_power(tokens / seq_len)
         raise InputError(
             f"global_batch: {tokens:,.0f} tokens are {tokens / seq_len:,.2f} sequences of {seq_len}",
             hint=f"give sequences: `--global-batch {near}` is {near * seq_len:,} tokens",

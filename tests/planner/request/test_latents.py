@@ -32,7 +32,7 @@ def test_tokens_follow_from_the_size(model: str, images: str, tokens: int) -> No
 
 
 def test_a_batch_is_a_power_of_two_of_images() -> None:
-    assert resolve(load_request(None, asked(global_batch=None))).workload.global_batch == 512
+    assert resolve(load_request(None, asked(global_batch=None))).workload.global_batch == 1024  # 910.2 of 4,608 tokens
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,14 @@ def test_the_default_length_stops_at_the_positions_of_the_model() -> None:
     assert load_request(None, {**BASIC, "seq_len": 2048}).to_workload(max_positions=1024).seq_len == 2048
 
 
+@pytest.mark.parametrize(("seq_len", "sequences"), [(8192, 512), (5000, 1024), (6000, 512), (114, 32_768), (2**22, 1),
+                                                    (2**23, 1)])  # fmt: skip
+def test_the_default_batch_is_a_power_of_two(seq_len: int, sequences: int) -> None:
+    """The nearest one to 2^22 tokens by their ratio: 838 sequences of 5,000 tokens are 2 x 419, which no dp divides."""
+    work = load_request(None, {**BASIC, "seq_len": seq_len}).to_workload()
+    assert work.global_batch == sequences
+
+
 def test_flag_beats_set_beats_file_beats_environment_beats_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
