@@ -35,7 +35,7 @@ _NO_TRAINING = re.compile(
 # Options of programs that name a file with options.
 _FILES = ("--config", "--config-file", "--config_file", "--yaml-cfg", "--args-file")
 # Files without options of a training.
-_SETTINGS_OF_USERS = re.compile(r"bashrc|profile|activate|conda|module|\.env$")
+_SETTINGS_OF_USERS = re.compile(r"bashrc|profile|activate|conda|module|\.env$|^set_env\.sh$|^setvars\.sh$")
 # Word of --arg that chooses one of several jobs of a script; the most jobs and options of one that are shown.
 _CHOICE, _MOST_JOBS, _MOST_SHOWN = "job", 8, 3
 _NAMED = re.compile(r"([A-Za-z_]\w*|\d+)=(.*)", re.DOTALL)

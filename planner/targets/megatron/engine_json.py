@@ -1,6 +1,7 @@
 """Reads DeepSpeed's JSON beside a command of Megatron-DeepSpeed: ZeRO stage, offload, curriculum.
 
-Source: deepspeedai/Megatron-DeepSpeed 3.0, megatron/arguments.py.
+Sources: deepspeedai/Megatron-DeepSpeed 3.0, megatron/arguments.py; DeepSpeed edaa7221, engine.py
+(_do_optimizer_sanity_check) and bf16_optimizer.py.
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ def modernise(arguments: Arguments) -> None:
     elif config:
         note = f"ZeRO stage {stage:g} is that of --zero-stage: the JSON of --deepspeed_config is not here"
         arguments.notes.append(note)
+    if stage == 0 and given.get("--bf16") and "--no-pipeline-parallel" not in arguments.lines:
+        stage = 1
+        arguments.notes.append("bf16 at ZeRO stage 0: its pipeline runs DeepSpeed's BF16_Optimizer, which shards "
+                               "states as stage 1 does")  # fmt: skip
     arguments.replace("--zero-stage", _SHARDED.get(int(stage), {}))
     arguments.notes.append("the engine is DeepSpeed: its messages are priced as those of Megatron's own optimizer")
 

@@ -39,6 +39,7 @@ NUMBERS = (
     "--model-parallel-size", "--batch-size", "--checkpoint-num-layers", "--activations-checkpoint-num-layers",
     "--num-key-value-heads", "--pad-vocab-size-to", "--topk", "--moe-expert-parallel-size", "--expert-interval",
     "--ds-sequence-parallel-size", "--rotary-position-embeddings-theta", "--n-head-kv", "--intermediate-size",
+    "--virtual-pipeline-model-parallel-size",
 )  # fmt: skip
 REALS = ("--layernorm-epsilon", "--moe-loss-coeff", "--moe-train-capacity-factor", "--zero-stage")
 WORDS = ("--task", "--activations-checkpoint-method", "--glu-activation", "--attention-head-type", "--mlp-type",
@@ -74,6 +75,7 @@ _RENAMED = {
     "--n-head-kv": "--num-key-value-heads", "--intermediate-size": "--ffn-hidden-size",
     "--use-llama2-rotary-position-embeddings": "--use-rotary-position-embeddings",
     "--rotary-position-embeddings-theta": "--rotary-base",
+    "--virtual-pipeline-model-parallel-size": "--num-virtual-stages-per-pipeline-rank",  # MindSpeed-MM
     "--pad-vocab-size-to": "--padded-vocab-size", "--cpu-optimizer": "--optimizer-cpu-offload",
 }  # fmt: skip
 # Size of the states, fp32 by default.
@@ -230,7 +232,10 @@ def _divide(arguments: Arguments, method: str) -> None:
 
 
 def _sequence(arguments: Arguments) -> None:
-    """Ulysses of DeepSpeed, under the names of context parallelism."""
+    """Ulysses of DeepSpeed, under the names of context parallelism, and the older name of the length of a decoder."""
+    length = arguments.settings.get("--encoder-seq-length")
+    if length and "--seq-length" not in arguments.settings and not multimodal.sees(arguments.program):
+        arguments.replace("--encoder-seq-length", {"--seq-length": length})
     size = arguments.settings.get("--ds-sequence-parallel-size", 1)
     if size > 1:
         arguments.replace("--ds-sequence-parallel-size", {"--context-parallel-size": size, "--cp-comm-type": ["a2a"]})

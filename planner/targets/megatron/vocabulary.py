@@ -40,6 +40,10 @@ _BY_DEFAULT = dict.fromkeys(("pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_
 # Types that load a tokenizer of the Hub, and the options that name it.
 _OF_THE_HUB = ("HuggingFaceTokenizer", "HFTokenizer", "PretrainedFromHF")
 _NAMES = ("--tokenizer-model", "--tokenizer-name-or-path")
+# The number of tokens in the name of a tokenizer's file or folder: nordic_tokenizer_131072, jp_256k.model.
+_COUNT = re.compile(r"(?<!\d)(\d{5,6}|\d{2,3}k)(?![\da-z])", re.IGNORECASE)
+_OF_TOKENIZERS = re.compile(r"tokenizer|vocab|bpe|spm|sentencepiece|\.model$", re.IGNORECASE)
+_FEWEST, _MOST = 10_000, 600_000
 
 
 def modernise(arguments: Arguments) -> None:
@@ -52,6 +56,8 @@ def modernise(arguments: Arguments) -> None:
     model = _model_of(named) if kind in (*_OF_THE_HUB, _SENTENCES) else None
     if model is not None:
         take(arguments, model.vocab, f"the table of {model.name}")
+    elif tokens := _counted(str(given.get(_FILE, "")) if kind == "GPT2BPETokenizer" else named):
+        take(arguments, tokens, f"the {tokens:,} tokens that its name states")
     elif kind in _TOKENS and (kind != _SENTENCES or _may_be_llamas(named)):
         tokens, whose = _TOKENS[kind]
         take(arguments, tokens, f"the {tokens:,} tokens of {whose}")
@@ -77,6 +83,16 @@ def _named(arguments: Arguments) -> str:
     given = arguments.settings
     open_names = {doubt.field: doubt.message.split("`")[1] for doubt in arguments.unclear if "`" in doubt.message}
     return next((str(names[option]) for names in (given, open_names) for option in _NAMES if option in names), "")
+
+
+def _counted(named: str) -> int:
+    """The tokens that the file of a tokenizer, or its folder, has in its name; 0 for none, or for several numbers."""
+    for part in reversed(named.split("/")[-2:]):
+        found = _COUNT.findall(part) if _OF_TOKENIZERS.search(part) else []
+        counts = [int(text[:-1]) * 1000 if text[-1] in "kK" else int(text) for text in found]
+        if len(counts) == 1 and _FEWEST <= counts[0] <= _MOST:
+            return counts[0]
+    return 0
 
 
 def _model_of(named: str) -> ModelSpec | None:

@@ -55,7 +55,52 @@ def test_programs_that_train_preferences(tmp_path: Path, program: str, open_: bo
      "--moe-router-load-balancing-type global_batch_loss: a fork's loss, priced without"),
     ("--cross-entropy-label-smoothing 0.0 --moe-aux-loss-score-function softmax --output-layer-init-method-normal "
      "--output-layer-init-method-normal-std 0.01", ""),
+    ("--use_hpu --hpu-deterministic --theoretical-device-tflops 402.5 --allow-tf32", ""),
+    ("--virtual-pipeline-model-parallel-size 1", ""),
 ])  # fmt: skip
 def test_options_that_leave_the_layout(tmp_path: Path, added: str, note: str) -> None:
     found = imported(tmp_path, f"{DEEPSPEED} {EXPERTS} {added}")
     assert (found.gaps, not note or note in found.assumed) == ((), True)
+
+
+def test_chunks_of_stages_by_their_number(tmp_path: Path) -> None:
+    """--virtual-pipeline-model-parallel-size of MindSpeed-MM counts the chunks of a stage."""
+    text = f"torchrun --nproc_per_node 8 PROGRAM {SIZES} --pipeline-model-parallel-size 2 "
+    assert str(imported(tmp_path, f"{text} --virtual-pipeline-model-parallel-size 2").layout) == (
+        "pp2-vpp2-dp4-mbs1-z0-rnone")  # fmt: skip
+
+
+def test_adapters_that_a_fork_names_by_their_method(tmp_path: Path) -> None:
+    (gap,) = imported(tmp_path, f"{DEEPSPEED} --finetune-method lora").gaps
+    assert (gap.field, gap.message) == ("--finetune-method", "adapters")
+
+
+@pytest.mark.parametrize(("options", "zero"), [
+    ("--bf16 --pipeline-model-parallel-size 2", 1), ("--bf16", 1), ("--bf16 --no-pipeline-parallel", 0),
+    ("--fp16 --pipeline-model-parallel-size 2", 0),
+])  # fmt: skip
+def test_states_of_bf16_at_stage_0(tmp_path: Path, options: str, zero: int) -> None:
+    """BF16_Optimizer of DeepSpeed's pipelines shards states whatever the stage is (engine.py, bf16_optimizer.py)."""
+    text = f"deepspeed --num_nodes 1 --num_gpus 8 PROGRAM {SIZES.replace('--bf16', options)} --deepspeed --zero-stage 0"
+    found = imported(tmp_path, text)
+    assert (found.layout.zero, any("BF16_Optimizer" in note for note in found.assumed)) == (zero, zero == 1)
+
+
+def test_the_length_of_a_decoder_under_its_older_name(tmp_path: Path) -> None:
+    found = imported(tmp_path, DEEPSPEED.replace("--seq-length 1024", "--encoder-seq-length 1024"))
+    assert (found.gaps, found.request.workload.seq_len) == ((), 1024)
+    (gap,) = imported(tmp_path, f"{DEEPSPEED} --encoder-seq-length 512").gaps
+    assert gap.field == "--encoder-seq-length"
+
+
+@pytest.mark.parametrize(("named", "rows"), [
+    ("--tokenizer-type GPT2BPETokenizer --vocab-file /data/nordic_tokenizer_131072/vocab.json", 131072),
+    ("--tokenizer-type GPT2BPETokenizer --vocab-file /data/131072/vocab.json", 50304),
+    ("--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model /data/mt_nlg_frac_015_256k.model", 256000),
+    ("--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model /data/code30k_en80k.model", 128256),
+    ("--tokenizer-type Llama2Tokenizer --tokenizer-model /data/ja_52k_bpe/tokenizer.model", 52096),
+])  # fmt: skip
+def test_tokens_that_the_name_of_a_tokenizer_states(tmp_path: Path, named: str, rows: int) -> None:
+    model = imported(tmp_path, f"{DEEPSPEED} {named}").request.model
+    assert isinstance(model, dict)
+    assert model["vocab"] == rows

@@ -30,6 +30,25 @@ def test_variables_of_slurm(tmp_path: Path) -> None:
     assert (found.layout.tp, found.layout.dp, found.assumed[:1]) == (8, 2, found.assumed[-1:])
 
 
+def test_ranks_that_tasks_of_nodes_are(tmp_path: Path) -> None:
+    """Slurm counts tasks by --ntasks-per-node; one task of a node may start several ranks, which a launcher states."""
+    lines = "#SBATCH -p batch -t 4:00:00 --nodes=4 --exclusive --ntasks-per-node={}\n"
+    command = f"srun -l bash -c 'cd /x && python -u pretrain_gpt.py {OPTIONS} --bf16'\n"
+    given = {"gpu": "h100-sxm-80gb"}
+    assert imported(tmp_path, lines.format(8) + command, **given).layout.dp == 32
+    with pytest.raises(InputError, match="gpus: is missing"):
+        imported(tmp_path, lines.format(1) + command, **given)
+    started = command.replace("python -u", "torchrun --nnodes 4 --nproc_per_node 4")
+    assert imported(tmp_path, lines.format(8) + started, **given).layout.dp == 16
+
+
+def test_settings_of_a_machine_hold_no_options(tmp_path: Path) -> None:
+    """set_env.sh of CANN and setvars.sh of oneAPI set paths."""
+    text = "source /usr/local/Ascend/cann/set_env.sh\nsource /opt/intel/oneapi/setvars.sh\n"
+    found = imported(tmp_path, f"{text}{TRAINING} $MOE_ARGS")
+    assert (found.gaps, [note for note in found.assumed if "sourced" in note]) == ((), [])
+
+
 @pytest.mark.parametrize("beside", ["convert_weights.py", "preprocess_data.py", "evaluate.py"])
 def test_a_command_beside_the_training_is_left_out(tmp_path: Path, beside: str) -> None:
     other = f"torchrun --nproc_per_node 8 tools/{beside} {OPTIONS} --shards-of-the-hub 3 --tensor-model-parallel-size 4"
