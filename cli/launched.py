@@ -91,7 +91,7 @@ def _train(
         recorder.add(event)
         progress(len(recorder.steps), settings.steps, "steps")
         if line := event_line(event, recorder.job):
-            (terminal.warn if event["event"] in ("not_saved", "not_copied") else terminal.show_line)(line)
+            (terminal.warn if event["event"] in ("not_saved", "not_copied", "not_logged") else terminal.show_line)(line)
 
     try:
         with terminal.progress("training", bar=False) as progress:

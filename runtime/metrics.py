@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import math
+import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,34 +31,60 @@ class Metrics:
         Raises InputError for a file that cannot be written or has other lines, and for a tracker that does not start.
         """
         self.job, self.path = job, path
+        self.has_failed = False
         self.tracker: Tracker | None = None
         if path is not None:
             _begin(path, done)
         if tracker is not None:
             self.tracker = open_tracker(tracker, job, done)
 
-    def write(self, event: Event) -> None:
-        """Adds a step or an evaluation; other events have no metrics."""
+    def write(self, event: Event) -> Event | None:
+        """Adds a step or an evaluation; other events have no metrics.
+
+        Returns the event of the first failure. Training goes on: it is worth more than its metrics.
+        """
         if event["event"] not in ("step", "evaluation"):
-            return
+            return None
         step, values = int(event["step"]), self._values(event)
+        problem = None
         if self.path is not None:
             line = {"format_version": FORMAT_VERSION, "step": step, **values, "time": time.time()}
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            problem = _append(self.path, json.dumps(line, allow_nan=False) + "\n")
         if self.tracker is not None:
-            self.tracker.write(step, {name: value for name, value in values.items() if value is not None})
+            known = {name: value for name, value in values.items() if value is not None}
+            try:
+                self.tracker.write(step, known)
+            except Exception as error:  # a tracker raises classes of its own
+                problem = f"tracker: {error}"
+        if problem is None or self.has_failed:
+            return None
+        self.has_failed = True
+        return {"event": "not_logged", "step": step, "reason": problem}
 
     def close(self) -> None:
         if self.tracker is not None:
-            self.tracker.close()
+            with suppress(Exception):  # of a tracker whose writes failed; the run has succeeded
+                self.tracker.close()
 
     def _values(self, event: Event) -> Mapping[str, Any]:
         tokens = {"tokens": self.job.tokens_until(event["step"])}
         if event["event"] == "evaluation":
-            return {"evaluation_loss": event["loss"], **tokens}
+            return {"evaluation_loss": event["loss"] if math.isfinite(event["loss"]) else None, **tokens}
         return {**{name: event.get(name) for name in _OF_STEP}, "predicted_step_s": self.job.predicted_step_s,
                 "predicted_mfu": self.job.predicted_mfu, **tokens}  # fmt: skip
+
+
+def _append(path: Path, line: str) -> str | None:
+    """Adds a line, whole or not at all. Returns why it could not."""
+    try:
+        with path.open("ab", buffering=0) as file:
+            end, data = file.tell(), line.encode()
+            if file.write(data) < len(data):  # the disk is full
+                os.truncate(path, end)
+                return f"{path}: {os.strerror(errno.ENOSPC)}"
+    except OSError as error:
+        return f"{path}: {error.strerror or error}"
+    return None
 
 
 def _begin(path: Path, done: int) -> None:

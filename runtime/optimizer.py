@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .failures import RunFailed
 from .job import Job
 
 MOMENTUM = 0.9
@@ -40,3 +42,16 @@ def clip_(gradients: Iterable[Tensor], norm: float, limit: float | None) -> None
     if limit is not None and norm > limit:
         for gradient in gradients:
             gradient.mul_(limit / norm)
+
+
+def finite(norm: float, index: int) -> float:
+    """The norm of the gradient of step `index` (0, 1, ...).
+
+    Raises RunFailed where it is nan or infinite: an update would make all weights nan, and later saves would replace
+    the last checkpoints that can be trained on.
+    """
+    if not math.isfinite(norm):
+        raise RunFailed(f"step {index + 1}: the gradient norm is {norm}; no weight was updated, and nothing is saved",
+                        hint="lower `--lr` or add `--warmup N`; with `--checkpoint`, `--resume` goes on from the last "
+                        "one")  # fmt: skip
+    return norm

@@ -1,9 +1,9 @@
 """The report of a run: one JSON document, made from the events that rank 0 sends. No torch here.
 
 Events: `start` (environment), `initialised` (from a folder), `step`, `evaluation`, `end` (peak memory), `resumed`,
-`checkpoint`, `not_saved`, `copies` (memory that they take), `copy`, `not_copied`, `terminated` (on SIGTERM),
-`replanned` (for fewer nodes), `transfers` (bytes of weights of post-training). A stopped run reports its steps until
-then. A run that went back to a checkpoint reports the steps that count.
+`checkpoint`, `not_saved`, `not_logged` (metrics), `copies` (memory that they take), `copy`, `not_copied`, `terminated`
+(on SIGTERM), `replanned` (for fewer nodes), `transfers` (bytes of weights of post-training). A stopped run reports its
+steps until then. A run that went back to a checkpoint reports the steps that count.
 """
 
 from __future__ import annotations
@@ -109,6 +109,8 @@ def event_line(event: Event, job: Job) -> str:
         return _copy_line(event)
     if event["event"] == "not_saved":
         return not_saved_line(event)
+    if event["event"] == "not_logged":
+        return f"the metrics of step {event['step']} were not written: {event['reason']}; training goes on"
     if event["event"] == "terminated":
         return f"SIGTERM: stopped after step {event['step']} of {job.steps}"
     return _resumed_line(event) if event["event"] == "resumed" else ""

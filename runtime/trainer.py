@@ -17,7 +17,7 @@ from .model.decoder import DecoderChunk
 from .model.images import SequenceImages
 from .model.initial_weights import InitParam, init_param, same_weight
 from .model.two_stacks import DECODER_BIAS, ENCODER_BIAS, chunk_type
-from .optimizer import build_optimizer
+from .optimizer import build_optimizer, finite
 from .pairs import shape_of
 from .parallel import host
 from .parallel.gatherer import Gatherer
@@ -224,7 +224,7 @@ class Trainer:
         status.set("reducing gradients")
         with torch.no_grad():
             parts = [unit.reduce() for unit in self.units]
-            norm = self.exchange.clip(parts)
+            norm = finite(self.exchange.clip(parts), status.step)
         status.set("updating weights")
         for unit in self.units:
             unit.hand_over()

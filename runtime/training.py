@@ -15,6 +15,7 @@ import torch.distributed as dist
 from .checkpoint.memory_copies import MemoryCopies
 from .checkpoint.saver import Saver
 from .compiling import compile_layers
+from .failures import RunFailed
 from .metrics import Metrics
 from .rehearsal.memory import PeakMemory, cpu_peaks, forget_resident_peak, gpu_peaks
 from .report import EVENT_PREFIX, PEAKS, Event, Recorder, event_line
@@ -61,8 +62,7 @@ class Training:
             if stop and index + 1 < job.steps:
                 self.stopped = True
                 break
-        for event in self.saver.finished(wait=True) if self.saver is not None else ():
-            self._report(event)
+        self._finish_saves()
         if self.stopped:
             self._report({"event": "terminated", "step": index + 1})
         return self._peaks(cpu_peaks(tracked.peak, before) if tracked is not None else gpu_peaks(device))
@@ -70,8 +70,12 @@ class Training:
     def _step(self, index: int, following: AbstractContextManager[object]) -> bool:
         """Trains one step. Returns whether a rank was signalled to end."""
         started = time.perf_counter()
-        with following:
-            step = self.trainer.step(index, stop=self.terminated.is_set())
+        try:
+            with following:
+                step = self.trainer.step(index, stop=self.terminated.is_set())
+        except RunFailed:  # the checkpoint that is still being written is of a step before
+            self._finish_saves()
+            raise
         step_s = time.perf_counter() - started
         job = self.trainer.job
         tokens = job.tokens_until(index + 1) - job.tokens_until(index)
@@ -92,10 +96,16 @@ class Training:
             for event in self.saver.after(step, due=due):
                 self._report(event)
 
+    def _finish_saves(self) -> None:
+        """Waits for the save in the background, if any."""
+        for event in self.saver.finished(wait=True) if self.saver is not None else ():
+            self._report(event)
+
     def _report(self, event: Event) -> None:
-        if self.metrics is not None:
-            self.metrics.write(event)
+        problem = None if self.metrics is None else self.metrics.write(event)
         tell(event, self.settings, self.recorder)
+        if problem is not None:
+            tell(problem, self.settings, self.recorder)
 
     def _peaks(self, peak_bytes: Sequence[int]) -> dict[str, list[int]]:
         world, device = self.trainer.mesh["world"], self.trainer.device

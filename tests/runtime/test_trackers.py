@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import resource
 import struct
 from collections import defaultdict
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 from meshwright.cli.main import main
 from meshwright.runtime.metrics import Metrics
+from meshwright.runtime.report import event_line
 from meshwright.runtime.trackers.registry import TRACKERS, checked_tracker
 
 from meshwright.errors import InputError, MissingExtraError, UnknownNameError
@@ -132,3 +135,44 @@ def test_the_command_checks_it_before_it_starts(tmp_path: Path, capsys: pytest.C
     pytest.importorskip("tensorboard")
     assert main(["launch", str(plan), "--dry-run", "--tracker", f"tensorboard={tmp_path / 'a b'}"]) == 0
     assert f"--tracker 'tensorboard={tmp_path / 'a b'}'" in capsys.readouterr().out
+
+
+def test_a_full_disk_is_reported_once_and_leaves_whole_lines(tmp_path: Path) -> None:
+    """Training goes on; lines that fit later are added."""
+    path = tmp_path / "m.jsonl"
+    metrics = Metrics(JOB, 0, path, None)
+    assert metrics.write(step(1, 4.0)) is None
+    whole, limits = path.read_text(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 20, limits[1]))  # the file system takes 20 bytes more
+    try:
+        found = [metrics.write(step(number, 3.0)) for number in (2, 3)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert found[0] is not None
+    assert found[0]["event"] == "not_logged"
+    assert str(path) in event_line(found[0], JOB)
+    assert found[1] is None
+    assert path.read_text() == whole
+    metrics.write(step(4, 3.0))
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 4]
+    assert Metrics(JOB, 0, Path("/dev/full"), None).write(step(1, 4.0)) is not None
+
+
+def test_a_tracker_that_fails_does_not_end_the_run(tmp_path: Path) -> None:
+    class Failing:
+        def write(self, step: int, values: Any) -> None:
+            raise RuntimeError("the service is gone")
+
+        def close(self) -> None:
+            raise RuntimeError("the service is gone")
+
+    metrics = Metrics(JOB, 0, tmp_path / "m.jsonl", None)
+    metrics.tracker = Failing()
+    found = metrics.write(step(1, 4.0))
+    assert found is not None
+    assert event_line(found, JOB) == ("the metrics of step 1 were not written: tracker: the service is gone; training "
+                                      "goes on")  # fmt: skip
+    metrics.close()
+    assert json.loads((tmp_path / "m.jsonl").read_text())["loss"] == 4.0
+    metrics.write({"event": "evaluation", "step": 1, "loss": math.nan, "batches": 1})
+    assert json.loads((tmp_path / "m.jsonl").read_text().splitlines()[1])["evaluation_loss"] is None
