@@ -20,7 +20,7 @@ from ..model_names import known_model
 from ..options import Entry, Facts, NoCounterpartError, Settings, remembered
 from ..reading import Reading
 from ..switch_options import SWITCH
-from . import commands, swift
+from . import commands, preferences, swift
 from . import transformers_family as family
 from .reader import Reader, reads, translated, value
 
@@ -136,6 +136,13 @@ def _seen(settings: Settings, facts: Facts) -> Facts:
     return swift.frozen({**settings, "freeze_parameters": ["visual"]}, facts)
 
 
+def _compared(facts: Facts) -> Compared:
+    """Layouts of Megatron; of its core, on the same micro-batch of pairs, where none is written for it."""
+    if preferences.LEARNS in facts:
+        return Compared("any", {**on_stack("megatron-core").fields, "fix": preferences.fixed(facts)})
+    return on_stack("megatron-core") if LORA in facts else Compared("megatron")
+
+
 def _modernise(arguments: Arguments) -> None:
     given = arguments.settings
     if given.get("packing_length"):
@@ -145,6 +152,7 @@ def _modernise(arguments: Arguments) -> None:
             model = posixpath.basename(str(folder).rstrip("/")).removesuffix("-mcore")
             arguments.replace(name, {"model": model})
             arguments.notes.append(f"the model is taken from {name}: `--model` names another")
+    preferences.of_megatron_swift(arguments)
     if given.get("max_length") is None:
         arguments.gap("max_length", "is not given: the longest sequence of the data decides (--arg max_length=N)")
 
@@ -159,7 +167,9 @@ READER = Reader(
         "packing_length": "int", "virtual_pipeline_model_parallel_size": "int",
         "microbatch_group_size_per_vp_stage": "int", "tuner_type": "str", "train_type": "str", "lora_rank": "int",
         "target_modules": "any", "torch_dtype": "str", "bf16": "any", "fp16": "any", "freeze_parameters": "any",
-        "freeze_vit": "bool", "freeze_aligner": "bool", "task_type": "str",
+        "freeze_vit": "bool", "freeze_aligner": "bool", "task_type": "str", preferences.LEARNS: "any",
+        **dict.fromkeys(("rlhf_type", "ref_model", "vllm_mode"), "str"), "loss_type": "any",
+        "max_completion_length": "int",
     },
     entries=(
         value("model_name", "model"),
@@ -171,10 +181,11 @@ READER = Reader(
         reads((), ("task_type",), swift.head),
         reads((), _FREEZES, _seen),
         reads((), _WEIGHTS, lambda settings, facts: {}),  # _modernise has read them
+        preferences.entry(),
     ),
     reading=Reading(
         changes={
-            r"rlhf_type|ref_model.*|reward_(model|funcs).*|teacher_model.*|loss_type|use_vllm":
+            r"rlhf_type|ref_model.*|reward_(model|funcs).*|teacher_model.*|loss_type|use_vllm|vllm_mode|max_completion_length":
                 "preferences or rewards: passes beside those of a training step",
             r"num_labels|problem_type|mrl_dims": "another head than that of the vocabulary",
             r"freeze_llm|freeze_parameters_(ratio|regex)|trainable_parameters(_regex)?|target_regex|modules_to_save|"
@@ -189,7 +200,7 @@ READER = Reader(
             r"^(adapters|adam|add_(non_thinking|version)|aligner_lr|align_|apply_|async|attention_softmax|attn_impl|"
             r"batch_p2p|bias_|calculate_per_token|callbacks|check_model|clip_grad|cp_partition|create_checkpoint|data_|"
             r"dataloader|dataset|ddp|dist_ckpt|distrib_optim|dsa_|enable_(channel|dft)|end_weight|eval|fp8_amax|finetune|"
-            r"gradient_accumulation_fusion|group_by|hub|init|language_model_only|lazy|linear_decoupled|load|log|lora_(alpha|"
+            r"gradient_accumulation_fusion|group_by|hub|ignore_args|init|language_model_only|lazy|linear_decoupled|load|log|lora_(alpha|"
             r"dropout|dtype)|loss_scale|lr|manual_gc|masked_softmax|max_(epochs|shard|pixels|steps)|mcore_adapter|merge|"
             r"min_lr|mlp_padding|model_(author|name|revision|type)|moe_(aux|enable_deepep|layer_rec|router_load|shared|"
             r"token_drop|z_loss)|mtp_(loss|decoder)|muon_|nccl|no_|num_(train_epochs|workers)|optimizer_cuda|output|overlap_p2p|"
@@ -202,5 +213,5 @@ READER = Reader(
     prepared=commands.prepared,
     document=commands.from_command("megatron sft", _COMMAND, family.loaded),
     commands=True,
-    compared=lambda facts: on_stack("megatron-core") if LORA in facts else Compared("megatron"),
+    compared=_compared,
 )  # fmt: skip

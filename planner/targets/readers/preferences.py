@@ -8,7 +8,8 @@ batch go through the model together; no second copy of the reference beside adap
 (per_device_train_batch_size counts answers). LLaMA-Factory ff6d4d12, train/dpo/workflow.py and
 hparams/finetuning_args.py (use_ref_model). Axolotl 067b021c, core/builders/rl.py. Reward models: TRL, trainer/
 reward_trainer.py; OpenRLHF 3c3be623, trainer/rm_trainer.py; NeMo-RL 7ea279ab, algorithms/rm.py and dpo.py. ms-swift
-3602360a, arguments/rlhf_args.py.
+3602360a, arguments/rlhf_args.py, megatron/arguments/megatron_args.py and megatron/trainers/grpo_trainer.py (batches
+count answers, lengths are those of prompts and of answers).
 """
 
 from __future__ import annotations
@@ -29,8 +30,15 @@ _WITHOUT_REFERENCE = ("orpo", "simpo")
 # Losses of DPOConfig on pairs; `sigmoid` is its default.
 _OF_DPO = ("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_pair",
            "discopop", "apo_zero", "apo_down")  # fmt: skip
+# Tokens of an answer in ms-swift, where no option states them.
+_ANSWER = 512
 # Commands and scripts of TRL, and scripts that people name like them, by the trainer that they start.
 _PROGRAMS = {"dpo": re.compile(r"(^|[/_-])dpo([_.-]|$)"), "rm": re.compile(r"(^|/)reward(_modeling)?(\.py)?$")}
+
+
+# Options of generation and rewards, as TRL and ms-swift name them.
+_OF_REWARDS = (r"beta|loss_type|num_(generations|iterations)|reward_.*|temperature|top_[pk]|min_p|use_vllm|"
+               r"vllm_(?!mode).*|epsilon(_high)?|scale_rewards|log_completions")  # fmt: skip
 
 
 def of_axolotl(arguments: Arguments) -> None:
@@ -56,9 +64,7 @@ def of_trl(arguments: Arguments) -> None:
         _takes(arguments, VALUED, r"center_rewards_coefficient")
         return
     if "num_generations" in given and given.get("num_iterations", 1) in (1, False):
-        _takes(arguments, _REWARDED, r"beta|loss_type|num_(generations|iterations)|reward_.*|temperature|top_[pk]|"
-                                     r"min_p|use_vllm|vllm_(?!mode).*|epsilon(_high)?|scale_rewards|log_completions|"
-                                     r"mask_truncated_completions|code_\w+|ds3_gather_for_generation")  # fmt: skip
+        _takes(arguments, _REWARDED, rf"{_OF_REWARDS}|mask_truncated_completions|code_\w+|ds3_gather_for_generation")
         return
     losses = given.get("loss_type", "sigmoid" if _PROGRAMS["dpo"].search(arguments.program) else None)
     named = losses if isinstance(losses, list) else [losses]
@@ -80,8 +86,22 @@ def of_swift(arguments: Arguments) -> None:
     known = all(loss in _OF_DPO for loss in (losses if isinstance(losses, list) else [losses]))
     kinds = {"dpo": COMPARED if known else "", "orpo": _ALONE, "simpo": _ALONE, "cpo": _ALONE, "rm": VALUED}
     _takes(arguments, kinds.get(name, ""),
-           r"rlhf_type|beta|loss_(type|weights)|(rpo|cpo|ld)_alpha|simpo_gamma|label_smoothing|"
-           r"center_rewards_coefficient|discopop_tau|f_divergence_type")  # fmt: skip
+           r"rlhf_type|beta|loss_(type|weights)|(rpo|cpo|ld)_alpha|simpo_gamma|label_smoothing|reference_free|"
+           r"center_rewards_coefficient|discopop_tau|f_divergence_type|mcore_ref_(model|adapter)|ref_adapters")
+
+
+def of_megatron_swift(arguments: Arguments) -> None:
+    """`rlhf_type` of `megatron rlhf`, and its GRPO, where an engine elsewhere generates (`vllm_mode: server`)."""
+    given = arguments.settings
+    if given.get("vllm_mode") == "server":
+        del given["vllm_mode"]
+    if given.get("rlhf_type") != "grpo" or not isinstance(given.get("max_length"), int):
+        of_swift(arguments)
+        return
+    given["max_length"] += given.pop("max_completion_length", _ANSWER)
+    plugins = "|external_plugins" if "reward_funcs" in arguments.unknown else ""  # which define these functions
+    _takes(arguments, _REWARDED, rf"rlhf_type|{_OF_REWARDS}|dynamic_sample|overlong_filter|log_entropy|"
+                                 rf"generation_batch_size|steps_per_generation{plugins}")  # fmt: skip
 
 
 def of_nemo(arguments: Arguments) -> None:

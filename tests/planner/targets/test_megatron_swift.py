@@ -63,7 +63,7 @@ def test_adapters_of_all_linear_modules(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("added", "field"), [
-    ("--rlhf_type dpo", "rlhf_type"), ("--freeze_vit false", "freeze_vit"), ("--mtp_num_layers 1", "mtp_num_layers"),
+    ("--rlhf_type kto", "rlhf_type"), ("--freeze_vit false", "freeze_vit"), ("--mtp_num_layers 1", "mtp_num_layers"),
     ("--tuner_type adalora", "tuner_type"), ("--recompute_modules x", "recompute_modules"),
     ("--task_type seq_cls", "task_type"), ("--main_grads_dtype bf16", "main_grads_dtype"),
     ("--sharding_of_my_own 2", "sharding_of_my_own"), ("--micro_batch_size $SIZE", "micro_batch_size"),
@@ -114,3 +114,33 @@ def test_values_that_are_refused(tmp_path: Path, added: str, text: str) -> None:
     with pytest.raises(InputError) as error:
         imported(tmp_path, KIND, f"{SCRIPT.rstrip()} {added}\n")
     assert text in str(error.value)
+
+
+RLHF = SCRIPT.replace("megatron sft", "megatron rlhf").rstrip()
+
+
+@pytest.mark.parametrize("added", ["", " --rlhf_type dpo --loss_type ipo --rpo_alpha 0.1 --mcore_ref_model x-mcore"])
+def test_pairs_with_a_reference(tmp_path: Path, added: str) -> None:
+    """`megatron rlhf` learns by DPO where no type is given; a batch counts pairs (dpo_trainer.py)."""
+    found = imported(tmp_path, KIND, f"{RLHF} --micro_batch_size 2{added}\n")
+    assert (str(found.layout), found.gaps) == ("tp2-dp4-mbs4-z1-rsel", ())
+    assert (found.request.workload.global_batch, found.request.workload.reference) == (32, True)
+    found.price()
+
+
+def test_a_reward_model(tmp_path: Path) -> None:
+    found = imported(tmp_path, KIND, f"{RLHF} --rlhf_type rm\n")
+    assert (found.gaps, found.request.workload.reference, str(found.layout)) == ((), False, "tp2-dp4-mbs2-z1-rsel")
+
+
+def test_answers_that_an_engine_elsewhere_gives(tmp_path: Path) -> None:
+    """GRPO counts answers; their prompts and they have a length each (grpo_trainer.py)."""
+    added = " --rlhf_type grpo --reward_funcs mine --external_plugins p.py --use_vllm true --num_generations 8"
+    found = imported(tmp_path, KIND, f"{RLHF}{added} --vllm_mode server --max_completion_length 1024\n")
+    assert (str(found.layout), found.gaps) == ("tp2-dp4-mbs1-z1-rsel", ())
+    assert (found.request.workload.seq_len, found.request.workload.global_batch) == (4096 + 1024, 16)
+    assert imported(tmp_path, KIND, f"{RLHF}{added} --vllm_mode server\n").request.workload.seq_len == 4096 + 512
+    (gap,) = imported(tmp_path, KIND, f"{RLHF}{added} --vllm_mode colocate\n").gaps
+    assert gap.field == "vllm_mode"
+    (gap,) = imported(tmp_path, KIND, f"{SCRIPT.rstrip()} --external_plugins p.py\n").gaps
+    assert gap.field == "external_plugins"
