@@ -14,7 +14,7 @@ from .document.base import OWN_STAGES
 from .document.plan import Plan
 from .document.reading import load_plan
 from .drivers.even_stages import plan_even_stages
-from .drivers.families import search
+from .drivers.families import search_alike
 from .drivers.headroom import with_headroom
 from .drivers.watch import Progress, Watch, interactive_progress
 from .heterogeneous.islands import applies
@@ -207,6 +207,6 @@ def _plan_with_techniques(
     return with_techniques(
         request,
         allowed,
-        lambda resolved, incumbent: search(resolved, watch, top=1, incumbent=incumbent, known=known),
+        lambda alike, incumbent: search_alike(alike, watch, incumbent, known),
         lambda chosen: plan_resolved(for_able_target(resolve(chosen)), watch, seed, fastest=fastest),
     )

@@ -130,6 +130,9 @@ class Technique:
     keeps_weights: bool = True  # GPUs hold at least their share of the weights; bounds rely on it
     only_costs: bool = False  # no step of the same work is shorter by it, whatever its knobs: `all` leaves it out
     least_work: Callable[[Knobs], float] | None = None  # least share of the layers' work that is left, for bounds
+    # Of training it changes `Ledger.traffic` alone, and of that not what shard groups scatter; its needs read no knobs:
+    # searches share the bounds of cheapest_exchange.py.
+    only_traffic: bool = False
     fills_by_layers: bool = False  # only layers fill a pipeline, not the ends of the model; bounds rely on it
 
     def reason_apart(self, other: Technique) -> str | None:

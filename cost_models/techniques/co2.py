@@ -48,5 +48,5 @@ TECHNIQUE = Technique(
     rewrite=_rewrite,
     caveat="weights are a round old when they are averaged: the loss after as many tokens may be worse, more so with "
            "longer rounds; not in any price",
-    chooses=(EXCHANGE,),
+    chooses=(EXCHANGE,), only_traffic=True,
 )  # fmt: skip

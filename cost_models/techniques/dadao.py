@@ -49,5 +49,5 @@ TECHNIQUE = Technique(
     needs=(WHOLE_REPLICAS,),
     rewrite=_rewrite,
     caveat="its rates are shown for convex losses and plain gradients; weights of replicas never agree",
-    chooses=(EXCHANGE,),
+    chooses=(EXCHANGE,), only_traffic=True,
 )  # fmt: skip

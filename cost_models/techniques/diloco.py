@@ -48,7 +48,7 @@ TECHNIQUE = Technique(
     ),
     neutral={"period": 1},
     needs=(WHOLE_REPLICAS,),
-    chooses=(EXCHANGE,),
+    chooses=(EXCHANGE,), only_traffic=True,
     rewrite=_rewrite,
     caveat="the loss after as many tokens is worse with more replicas and longer periods: not in any price",
 )

@@ -45,5 +45,5 @@ TECHNIQUE = Technique(
     rewrite=_rewrite,
     caveat="its theory is of gradient descent, not of Adam; every replica gets the elements of all others, so that "
            "bytes grow with their number",
-    chooses=(EXCHANGE,), zero=0,
+    chooses=(EXCHANGE,), only_traffic=True, zero=0,
 )  # fmt: skip

@@ -45,5 +45,5 @@ TECHNIQUE = Technique(
     needs=(WHOLE_REPLICAS,),
     rewrite=_rewrite,
     caveat="weights of replicas never agree, and convergence was shown for 125M to 6.8B parameters: not in any price",
-    chooses=(EXCHANGE,),
+    chooses=(EXCHANGE,), only_traffic=True,
 )  # fmt: skip

@@ -57,7 +57,7 @@ TECHNIQUE = Technique(
     needs=(PLAIN_REPLICAS,),
     rewrite=_rewrite,
     caveat="convergence rests on a variance that is stable after the warm-up; gradients are not clipped after it",
-    chooses=(EXCHANGE,),
+    chooses=(EXCHANGE,), only_traffic=True,
     zero=0,
     order=1,
 )

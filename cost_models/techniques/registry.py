@@ -55,6 +55,7 @@ from . import (
     zero_plus_plus,
 )
 from .base import Applied, Technique
+from .cheapest_exchange import cheapest_exchange
 
 if TYPE_CHECKING:
     from ..arrays import Mask
@@ -90,6 +91,7 @@ SERVING: Mapping[str, Technique] = {
     )
 }  # fmt: skip
 EVERY: Mapping[str, Technique] = {**TECHNIQUES, **SERVING}
+CHEAPEST = cheapest_exchange(TECHNIQUES)  # of no run: for bounds
 
 # Of training, those that `all` leaves to the search: they may make a step shorter, of the same work.
 SHORTENING: Mapping[str, Technique] = {name: known for name, known in TECHNIQUES.items() if not known.only_costs}
@@ -137,7 +139,7 @@ def reasons_apart(names: Collection[str]) -> Iterator[tuple[str, str, str]]:
 def of(chosen: Applied) -> Iterator[tuple[Technique, dict[str, float]]]:
     """Each technique with its knobs."""
     for name, knobs in chosen:
-        yield EVERY[name], dict(knobs)
+        yield CHEAPEST if name == CHEAPEST.name else EVERY[name], dict(knobs)
 
 
 def keep_weights(chosen: Applied) -> bool:

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...errors import MeshwrightError, SearchInterrupted
 from ..evaluation.infeasible import does_not_fit, no_legal_layout
 from ..request.resolve import Resolved
+from ..search.known_tables import KnownTables
 from ..search.outcome import SearchOutcome
 from ..search.run import search_of
+from ..search.shared_search import search_together
 from ..search.top_k import FAMILY
 from .watch import Watch
 
 
 def search(resolved: Resolved, watch: Watch, **options: Any) -> SearchOutcome:
     """The exhaustive search of `resolved` under its objective; options: those of `Search`."""
+    return search_of(resolved, resolved.space, **_watched(resolved, watch), **options).run()
+
+
+def search_alike(alike: Sequence[Resolved], watch: Watch, incumbent: float, known: KnownTables) -> list[SearchOutcome]:
+    """The best layout of each of these, which differ in techniques that change the traffic of states alone."""
+    options = {**_watched(alike[0], watch), "incumbent": incumbent, "known": known}
+    if len(alike) == 1:
+        return [search_of(alike[0], alike[0].space, **options).run()]
+    return search_together(alike, **options)
+
+
+def _watched(resolved: Resolved, watch: Watch) -> dict[str, Any]:
     objective = "memory" if resolved.workload.objective == "memory" else "step"  # one cluster: cost orders as time
-    options = {"objective": objective, "progress": watch.report, "should_stop": watch.late, **options}
-    return search_of(resolved, resolved.space, **options).run()
+    return {"objective": objective, "progress": watch.report, "should_stop": watch.late}
 
 
 def best_of_families(resolved: Resolved, watch: Watch, least: int = 0, window: float = 0.0) -> SearchOutcome:

@@ -51,23 +51,22 @@ class _Tried:
 def with_techniques(
     request: Request,
     allowed: Sequence[str],
-    search: Callable[[Resolved, float], SearchOutcome],
+    search: Callable[[Sequence[Resolved], float], list[SearchOutcome]],
     finish: Callable[[Request], Plan],
 ) -> Plan:
     """The plan under the best set of the `allowed` techniques (names with knobs, or `all`).
 
-    Techniques of `request` are always used. search(resolved, incumbent): its best layout, where that is better.
-    finish: its plan.
+    Techniques of `request` are always used. search(alike, incumbent): the best layout of each, where that is better;
+    several differ in techniques that change the traffic of states alone. finish: its plan.
 
     Raises InputError for an unknown technique or knob, and the errors of `finish` where no set has a layout.
     """
     techniques = allowed_techniques(allowed, request.workload.techniques, SHORTENING, TECHNIQUES)
-    tried = list[_Tried]()
+    sets, tried = _Sets(request, techniques, search), list[_Tried]()
     least, ended = float("inf"), set[tuple[str, ...]]()
     for names in technique_sets(techniques, ended):
         # What one technique gives is shown; of several together only what is better than all before.
-        chosen = {name: techniques[name] for name in names}
-        result = _try(request, names, chosen, search, least if len(names) > 1 else float("inf"))
+        result = sets.tried(names, least if len(names) > 1 else float("inf"))
         tried.append(result)
         least = min(least, result.value)
         if result.ends:
@@ -81,32 +80,78 @@ def with_techniques(
     })  # fmt: skip
 
 
-def _try(
-    request: Request, names: tuple[str, ...], chosen: Knobs, search: Callable[[Resolved, float], SearchOutcome],
-    incumbent: float,
-) -> _Tried:  # fmt: skip
-    given = {**request.workload.techniques, **chosen}
-    if apart := next(reasons_apart(given), None):
-        return _Tried(names, why=apart[2], refused=True)
-    try:
-        wanted = changed_request(request, {("workload", "techniques"): given}) if chosen else request
-        resolved = for_able_target(resolve(wanted))
-    except InputError as error:
-        return _Tried(names, why=error.message)
-    except UnsupportedError:
-        who = f"{request.target} does not train" if request.names_target else "no target trains"
-        return _Tried(names, why=f"{who} by {'all of it' if len(names) > 1 else 'it'}", refused=True)
-    if resolved.cluster.links is not None:
-        raise InputError("the choice of techniques where links differ is not planned yet",
-                         hint="name them: `--technique`")  # fmt: skip
-    outcome = search(resolved, incumbent)
-    if outcome.top.rows:
-        return _Tried(names, wanted, outcome)
-    tried = _Tried(names, wanted, outcome)
-    if tried.is_empty:
-        return replace(tried, why="no legal layout")
-    slower = "no better than fewer of them" if outcome.count.bounded else "no layout fits"
-    return replace(tried, why=outcome.stopped or slower)
+class _Sets:
+    """Sets of techniques, each searched with those that have its bounds."""
+
+    def __init__(
+        self, request: Request, techniques: Knobs, search: Callable[[Sequence[Resolved], float], list[SearchOutcome]]
+    ) -> None:  # fmt: skip
+        self.request, self.techniques, self.search = request, techniques, search
+        self._resolved: dict[tuple[str, ...], tuple[_Tried, Resolved | None]] = {}
+        self._outcomes: dict[tuple[str, ...], SearchOutcome] = {}
+
+    def tried(self, names: tuple[str, ...], incumbent: float) -> _Tried:
+        """The best layout under these techniques, where that is better than the incumbent."""
+        tried, resolved = self._prepared(names)
+        if resolved is None:
+            return tried
+        if names not in self._outcomes:
+            together = [names, *(other for other in self._alike(names) if self._shares(resolved, other))]
+            requests = [each for some in together if (each := self._prepared(some)[1]) is not None]
+            found = self.search(requests, incumbent)
+            self._outcomes |= zip(together, found, strict=True)
+        outcome = self._outcomes.pop(names)
+        outcome.top.rows = [row for row in outcome.top.rows if row[0] <= incumbent]
+        tried = replace(tried, outcome=outcome)
+        if outcome.top.rows:
+            return tried
+        if tried.is_empty:
+            return replace(tried, why="no legal layout")
+        slower = "no better than fewer of them" if outcome.count.bounded or outcome.count.priced else "no layout fits"
+        return replace(tried, why=outcome.stopped or slower)
+
+    def _alike(self, names: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """Sets that differ from this one in how replicas exchange, and are searched up to the same value."""
+        traffic = [name for name in self.techniques if TECHNIQUES[name].only_traffic]
+        kept = [name for name in names if name not in traffic]
+        others = [tuple(sorted([*kept, *some])) for some in ((), *((name,) for name in traffic))]
+        if len(names) > 1:
+            return [some for some in others if some != names and len(some) > 1]
+        needs = [TECHNIQUES[name].needs for name in names]
+        return [some for some in others if some != names and len(some) == 1 and [TECHNIQUES[some[0]].needs] == needs]
+
+    def _shares(self, resolved: Resolved, names: tuple[str, ...]) -> bool:
+        """Whether this set is searched beside `resolved`: it can be planned, for the same target and its software."""
+        other = self._prepared(names)[1]
+        if other is None or names in self._outcomes:
+            return False
+        software, others = ((each.target.name, each.stack, each.switches) for each in (resolved, other))
+        return software == others
+
+    def _prepared(self, names: tuple[str, ...]) -> tuple[_Tried, Resolved | None]:
+        """The request under these techniques, or the reason why there is none."""
+        if names not in self._resolved:
+            self._resolved[names] = self._prepare(names)
+        return self._resolved[names]
+
+    def _prepare(self, names: tuple[str, ...]) -> tuple[_Tried, Resolved | None]:
+        request = self.request
+        given = {**request.workload.techniques, **{name: self.techniques[name] for name in names}}
+        if apart := next(reasons_apart(given), None):
+            return _Tried(names, why=apart[2], refused=True), None
+        try:
+            wanted = changed_request(request, {("workload", "techniques"): given}) if names else request
+            resolved = for_able_target(resolve(wanted))
+        except InputError as error:
+            return _Tried(names, why=error.message), None
+        except UnsupportedError:
+            who = f"{request.target} does not train" if request.names_target else "no target trains"
+            text = f"{who} by {'all of it' if len(names) > 1 else 'it'}"
+            return _Tried(names, why=text, refused=True), None
+        if resolved.cluster.links is not None:
+            raise InputError("the choice of techniques where links differ is not planned yet",
+                             hint="name them: `--technique`")  # fmt: skip
+        return _Tried(names, wanted), resolved
 
 
 def _choice(tried: _Tried) -> TechniqueChoice:

@@ -1,0 +1,112 @@
+"""Sets of techniques that are searched together have the same layouts and counts as in searches of their own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from meshwright.cost_models import build_ledger
+from meshwright.cost_models.layouts import Layouts
+from meshwright.cost_models.quantities.tables import build, index_keys
+from meshwright.cost_models.step import step
+from meshwright.cost_models.techniques.cheapest_exchange import cheapest_of
+from meshwright.cost_models.techniques.registry import TECHNIQUES, reasons_apart
+from meshwright.planner.request.load import load_request
+from meshwright.planner.request.resolve import Resolved, resolve
+from meshwright.planner.search import exhaustive
+from meshwright.planner.search.outcome import SearchOutcome
+from meshwright.planner.search.run import search_of
+from meshwright.planner.search.shared_search import search_together
+
+EXCHANGES = sorted(name for name, known in TECHNIQUES.items() if known.only_traffic)
+KNOBS = {"1-bit-adam": {"warmup": 0.1}, "diloco": {"period": 2, "delay": 0}, "noloco": {"period": 2},
+         "econtrol": {"share": 0.3}}  # fmt: skip
+BESIDE: tuple[dict[str, dict[str, float]], ...] = (
+    {}, {}, {"zero++": {}}, {"three-level": {"weights_over": 1, "gradients_over": 2}}, {"t3": {}},
+    {"zero-infinity": {"weights": 0}}, {"cpu-offload": {}}, {"vocabulary-parallel": {}},
+)  # fmt: skip
+SLOW = {"groups": [{"name": "pair", "gpu": "h100-sxm-80gb", "gpus_per_node": 2, "count": 2}],
+        "links": {"inter_node": {"bandwidth": "2 Gb/s", "latency": "20 us"}}}  # fmt: skip
+
+
+def alike(seed: int) -> list[Resolved]:
+    """A small request under every exchange that goes with its other techniques."""
+    rng = random.Random(seed)
+    asked: dict[str, Any] = {
+        "model": "llama-3.2-1b", "cluster": rng.choice([SLOW, SLOW, "4xh100-sxm-80gb"]), "seq_len": 1024,
+        "global_batch": rng.choice([8, 24]), "target": "any", "stack": rng.choice(["deepspeed", "megatron-core"]),
+        "objective": rng.choice(["step", "step", "memory"]), "max_memory": rng.choice(["6 GB", "12 GB", "40 GB"]),
+        "fix": [rng.choice(["micro_batch=1", "cp=1"])],
+    }  # fmt: skip
+    beside, found = rng.choice(BESIDE), []
+    for name in (None, *EXCHANGES):
+        techniques = {**beside, **({} if name is None else {name: KNOBS.get(name, {})})}
+        if not any(reasons_apart(techniques)):
+            found.append(resolve(load_request(None, {**asked, "technique": techniques})))
+    return found
+
+
+def alone(each: Resolved, options: Mapping[str, Any]) -> SearchOutcome:
+    return search_of(each, each.space, **options).run()
+
+
+def compare(together: Sequence[SearchOutcome], apart: Sequence[SearchOutcome], limit: float = np.inf) -> None:
+    for one, other in zip(together, apart, strict=True):
+        for outcome in (one, other):  # a search may also list what is no better than its limit
+            outcome.top.rows = [row for row in outcome.top.rows if row[0] <= limit]
+        assert one.top.rows == other.top.rows
+        assert one.lower_bound == other.lower_bound or not one.top.rows
+        assert (one.count.total, one.count.ruled_out, one.count.dominated) == (
+            other.count.total, other.count.ruled_out, other.count.dominated)  # fmt: skip
+        assert one.count.accounted == one.count.total
+        assert one.count.unvisited == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_as_searches_of_their_own(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone each is compared with brute force in test_search_exact.py."""
+    requests = alike(seed)
+    options = {"objective": "memory" if requests[0].workload.objective == "memory" else "step"}
+    apart = [alone(each, options) for each in requests]
+    if seed % 2:
+        monkeypatch.setattr(exhaustive, "WARM_START_FROM", 0)
+    compare(search_together(requests, **options), apart)
+
+    values = sorted(outcome.top.rows[0][0] for outcome in apart if outcome.top.rows)
+    limit = values[len(values) // 2] * (1 + 1e-6) if values else 1e-6
+    limited = {**options, "incumbent": limit}
+    compare(search_together(requests, **limited), [alone(each, limited) for each in requests], limit)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_beats_the_cheapest_exchange(seed: int) -> None:
+    requests = alike(seed)
+    for some in (requests, [each for each in requests if changes_traffic(each)]):
+        applied = cheapest_of((each.workload.techniques for each in some), TECHNIQUES)
+        cheapest = replace(requests[0], workload=replace(requests[0].workload, techniques=applied))
+        for each in some:
+            rows = search_of(each, each.space, top=2000, memory_bytes=np.inf).run().top.rows
+            layouts = Layouts.of([layout for _, _, layout in rows])
+            least, priced = estimate(cheapest, layouts), estimate(each, layouts)
+            for name in ("step_s", "device_bytes", "host_bytes"):
+                assert (getattr(least, name) <= getattr(priced, name) * (1 + 1e-12)).all(), (name, each)
+
+
+def changes_traffic(each: Resolved) -> bool:
+    return any(TECHNIQUES[name].only_traffic for name, _ in each.workload.techniques)
+
+
+def estimate(resolved: Resolved, layouts: Layouts) -> step.Estimate:
+    keys, key = index_keys(layouts.columns)
+    ledger = build_ledger.build(resolved.problem, build(resolved.problem, keys), layouts, key)
+    return step.price(ledger, resolved.rates)
+
+
+def test_stopped_searches_prove_nothing() -> None:
+    for outcome in search_together(alike(0), should_stop=lambda: True):
+        assert outcome.stopped == "time limit"
+        assert outcome.lower_bound < min((row[0] for row in outcome.top.rows), default=np.inf)
