@@ -11,12 +11,13 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from itertools import compress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...errors import FieldProblem
 from .argv import Arguments, option_name, read_words
 from .launched import DEVICES, launched
 from .option_lists import OptionList
+from .several_jobs import chosen
 from .shell.jobs import pbs_ranks, slurm_variables
 from .shell.nearby import others_begin
 from .shell.values import MISSING, UNKNOWN, UNSET, marks, shown, without
@@ -36,8 +37,6 @@ _NO_TRAINING = re.compile(
 _FILES = ("--config", "--config-file", "--config_file", "--yaml-cfg", "--args-file")
 # Files without options of a training.
 _SETTINGS_OF_USERS = re.compile(r"bashrc|profile|activate|conda|module|\.env$|^set_env\.sh$|^setvars\.sh$")
-# Word of --arg that chooses one of several jobs of a script; the most jobs and options of one that are shown.
-_CHOICE, _MOST_JOBS, _MOST_SHOWN = "job", 8, 3
 _NAMED = re.compile(r"([A-Za-z_]\w*|\d+)=(.*)", re.DOTALL)
 
 
@@ -108,8 +107,10 @@ def _read_script(path: str, text: str, options: OptionList, given: Sequence[str]
                 if all(_differ(reading, other, known) for other in readings[:index])]  # fmt: skip
     arguments = readings[0] if readings else Arguments()
     if len(distinct) > 1 and jobs:
-        arguments = _chosen([readings[index] for index in distinct], [jobs[index].line for index in distinct],
-                            {found[1]: found[2] for found in named}.get(_CHOICE, ""), known, path)  # fmt: skip
+        place, problem = chosen([jobs[index].line for index in distinct],
+                                [_told(readings[index], known) for index in distinct], given)  # fmt: skip
+        arguments = readings[distinct[place]]
+        arguments.problems += [] if problem is None else [problem._replace(file=path)]
     elif not jobs:
         for reading in readings[1:]:
             arguments.add(reading, path)
@@ -119,29 +120,6 @@ def _read_script(path: str, text: str, options: OptionList, given: Sequence[str]
         arguments.problems.append(elsewhere._replace(file=path))
     _describe(arguments, followed, path, pbs_ranks(text))
     return arguments
-
-
-def _chosen(readings: Sequence[Arguments], lines: Sequence[int], choice: str, known: frozenset[str],
-            path: str) -> Arguments:  # fmt: skip
-    """The job of that number, from 1, of those with different options or ranks; without one a problem names them."""
-    if choice.isdigit() and 1 <= int(choice) <= len(readings):
-        return readings[int(choice) - 1]
-    jobs = [f"{number} (line {line}{_unlike(reading, readings[0], known)})"
-            for number, (reading, line) in enumerate(zip(readings, lines, strict=True), 1)]  # fmt: skip
-    jobs[_MOST_JOBS:] = [f"{len(jobs) - _MOST_JOBS} more"] if len(jobs) > _MOST_JOBS else []
-    text = f"starts {len(readings)} jobs with different options or ranks: {'; '.join(jobs)}"
-    hint = f"give its number by --arg {_CHOICE}=N, or the variable that chooses one by --arg NAME=VALUE"
-    readings[0].problems.append(FieldProblem(text, file=path, line=lines[1], hint=hint))
-    return readings[0]
-
-
-def _unlike(reading: Arguments, first: Arguments, known: frozenset[str]) -> str:
-    """The first options of a job that another one has with another value or not at all."""
-    given, others = reading.settings, first.settings
-    out = [f"{name} {given[name]}".removesuffix(" True") if name in given else f"no {name}"
-           for name in (*given, *(name for name in others if name not in given))
-           if name in known and given.get(name) != others.get(name)]  # fmt: skip
-    return "".join(f", {text}" for text in out[:_MOST_SHOWN])
 
 
 def _elsewhere(followed: Followed) -> FieldProblem | None:
@@ -164,10 +142,13 @@ def trains(program: str) -> bool:
 
 def _differ(reading: Arguments, other: Arguments, known: frozenset[str]) -> bool:
     """Whether two jobs have other options of a layout, or launchers that state other numbers of ranks."""
-    settings, others = ({name: value for name, value in job.settings.items() if name in known}
-                        for job in (reading, other))  # fmt: skip
     counts = [{"num_nodes": 1, **job.ranks} for job in (reading, other) if job.ranks]
-    return settings != others or (len(counts) == 2 and counts[0] != counts[1])
+    return _told(reading, known) != _told(other, known) or (len(counts) == 2 and counts[0] != counts[1])
+
+
+def _told(reading: Arguments, known: frozenset[str]) -> dict[str, Any]:
+    """The options of a layout."""
+    return {name: value for name, value in reading.settings.items() if name in known}
 
 
 def _names(command: Command, options: OptionList) -> list[str]:

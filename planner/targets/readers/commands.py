@@ -14,6 +14,7 @@ from ....profiles.io.document import Document, FieldPath
 from ....profiles.io.reader import read_document
 from ..argv import Arguments
 from ..scripts import ranks_of
+from ..several_jobs import chosen
 from ..shell.jobs import slurm_variables
 from ..shell.nearby import is_script
 from ..shell.values import marks, shown
@@ -46,7 +47,7 @@ def from_command(program: str, starts: Starts, load: Load = _plain) -> Load:
             return load(path, text, given)
         followed, jobs = jobs_of(path, text, given, lambda words: starts(words) is not None and any(
             word.startswith("--") for word in words), program)  # fmt: skip
-        return only(path, jobs, [_document(path, text, job, starts(job.words) or 0, followed) for job in jobs])
+        return only(path, jobs, [_document(path, text, job, starts(job.words) or 0, followed) for job in jobs], given)
 
     return read
 
@@ -95,14 +96,19 @@ def _elsewhere(program: str, followed: Followed) -> FieldProblem:
     return FieldProblem(f"starts no {program}")
 
 
-def only(path: str, jobs: Sequence[Command], documents: Sequence[Document]) -> Document:
-    """The document of the jobs of a script. Raises InputError where they have different options."""
-    pairs = zip(jobs, documents, strict=True)
-    other = next((job for job, made in pairs if made.data != documents[0].data), None)
-    if other is not None:
-        text = f"starts {len(jobs)} jobs with different options (line {jobs[0].line}, line {other.line})"
-        raise InputError.of([FieldProblem(text, file=path, line=other.line, hint="leave one of them in the file")])
-    return documents[0]
+def only(path: str, jobs: Sequence[Command], documents: Sequence[Document], given: Sequence[str]) -> Document:
+    """The document of the jobs of a script, or of the one that --arg chooses. Raises InputError where it chooses none
+    of several with different options."""
+    unlike = [place for place, made in enumerate(documents)
+              if all(made.data != other.data for other in documents[:place])]  # fmt: skip
+    if len(unlike) == 1:
+        return documents[0]
+    options = [{name: value for name, value in documents[place].data.items() if name not in (RANKS, PROGRAM, _WRITTEN)}
+               for place in unlike]  # fmt: skip
+    place, problem = chosen([jobs[place].line for place in unlike], options, given)
+    if problem is not None:
+        raise InputError.of([problem._replace(file=path)])
+    return documents[unlike[place]]
 
 
 def value_of(text: str) -> Any:

@@ -39,7 +39,7 @@ def from_script(module: str, root: str) -> Callable[[str, str, Sequence[str]], D
         if not _starts(module, text) and not _starts(f"{root}.", text):
             return read_document(path, text)
         _, jobs = jobs_of(path, text, given, is_job, module)
-        return only(path, jobs, [_document(path, job) for job in jobs])
+        return only(path, jobs, [_document(path, job) for job in jobs], given)
 
     return read
 
@@ -54,7 +54,7 @@ def from_config_script(path: str, text: str, given: Sequence[str]) -> Document:
                    for name in (word.partition("=")[2] or name,) if word.partition("=")[0] == CONFIG)  # fmt: skip
 
     _, jobs = jobs_of(path, text, given, is_job, f"program with {CONFIG} FILE.yaml")
-    return only(path, jobs, [_document(path, job, CONFIG) for job in jobs])
+    return only(path, jobs, [_document(path, job, CONFIG) for job in jobs], given)
 
 
 def _starts(module: str, text: str) -> bool:

@@ -38,7 +38,7 @@ def from_script(load: Load) -> Load:
         jobs = [*_jobs(text, slurm_variables(text) | variables)]
         if not jobs:
             raise InputError.of([FieldProblem("starts no training of MaxText", file=path)])
-        return only(path, jobs, [_document(path, job) for job in jobs])
+        return only(path, jobs, [_document(path, job) for job in jobs], given)
 
     return read
 

@@ -62,7 +62,7 @@ def beside(folder: Path, config: str) -> Imported:
 @pytest.mark.parametrize(("config", "layout"), [
     ('{"zero_optimization": {"stage": 2, "cpu_offload": true}}', "dp16-mbs1-z2-rnone-oopt"),
     ('{"zero_optimization": {"stage": 3}}', "dp16-mbs1-z3-rnone"),
-    ('{"train_batch_size": 128}', "dp16-mbs1-z0-rnone"),
+    ('{"train_batch_size": 128}', "dp16-mbs1-z1-rnone"),  # the states of bf16 in a pipeline
 ])  # fmt: skip
 def test_the_json_of_deepspeed_is_read(tmp_path: Path, config: str, layout: str) -> None:
     found = beside(tmp_path, config)

@@ -123,8 +123,10 @@ def test_options_of_verl_that_no_plan_has(tmp_path: Path, text: str, option: str
 
 
 def test_two_jobs_of_verl(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"line 13: starts 2 jobs with different options \(line 1, line 13\)"):
+    with pytest.raises(InputError, match=r"line 13: starts 2 jobs .*: 1 \(line 1\); 2 \(line 13, \S+n 8\)"):
         imported(tmp_path, "verl", VERL + VERL.replace("n=4", "n=8"))
+    second = imported(tmp_path, "verl", VERL + VERL.replace("n=4", "n=8"), arguments=("job=2",))
+    assert second.request == imported(tmp_path, "verl", VERL.replace("n=4", "n=8")).request
 
 
 def test_a_script_of_slime(tmp_path: Path) -> None:
