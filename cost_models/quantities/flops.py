@@ -7,6 +7,7 @@ Attention counts its causal half (and of a packed batch each document's own). Bo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,6 +27,15 @@ def model_flops(problem: Problem) -> float:
     """FLOPs of one step: 3 x forward where everything trains (FORMULAS 1.4)."""
     counts = [*_layers_per_kind(problem), 1, 1, problem.model.mtp_layers, 1]
     return problem.workload.global_batch * float((np.array(counts) * problem.flops).sum())
+
+
+def useful_flops(problem: Problem) -> float:
+    """FLOPs of one step that its documents need: `model_flops` without those of padding."""
+    work = problem.workload
+    if work.packed or work.mean_len is None:
+        return model_flops(problem)
+    packed = replace(problem, workload=replace(work, packed=True))  # each of its tokens sees its own document alone
+    return model_flops(packed) * work.mean_len / work.seq_len
 
 
 def step_at_peak_s(problem: Problem, peak_flops_per_s: float) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...cost_models.layouts import OPTIMIZER_ON_HOST, RECOMPUTE_MODES, Layout, Layouts
 from ...cost_models.quantities.device_memory import DeviceMemory
-from ...cost_models.quantities.flops import model_flops, recomputed_flops
+from ...cost_models.quantities.flops import model_flops, recomputed_flops, useful_flops
 from ...cost_models.quantities.stages import EMBEDDING, recomputed_by_layout
 from ...cost_models.step import reserved_memory, step
 from ...profiles.rates.reference_devices import knows_generation
@@ -26,7 +26,7 @@ from .staged import Staged
 def candidates(resolved: Resolved, staged: Sequence[Staged]) -> tuple[Candidate, ...]:
     """One candidate per layout and its stages, in the order given."""
     columns = Layouts.of([choice.layout for choice in staged])
-    model = model_flops(resolved.problem)
+    model, useful = model_flops(resolved.problem), useful_flops(resolved.problem)
     runs = {name: target.supports(columns, resolved.problem)[1] for name, target in TARGETS.items()
             if name != "any" and (not target.built_on or name == resolved.target.name)}  # fmt: skip
     if resolved.cluster.gpu.plan_only:
@@ -47,7 +47,7 @@ def candidates(resolved: Resolved, staged: Sequence[Staged]) -> tuple[Candidate,
             "choice": row + 1, "layout_id": choice.id, "layout": layout.as_dict(),
             "stages": _stages(choice), "step_s": step_s,
             "closed_form_s": choice.closed_s if choice.is_simulated else None,
-            "terms": _terms(choice), "memory": memory, "mfu": model / peak_flops,
+            "terms": _terms(choice), "memory": memory, "mfu": useful / peak_flops,
             "hfu": (model + recomputed_flops(resolved.problem, layout, recomputed)) / peak_flops,
             **_interval(resolved, layout, step_s), "overflow_chance": _overflow_chance(resolved, memory),
             "tokens_per_s_per_gpu": resolved.workload.tokens_per_step / step_s / resolved.cluster.num_gpus,

@@ -11,7 +11,7 @@ import numpy as np
 from ...cost_models.arrays import Array
 from ...cost_models.layerwise.costs import REDUCE, STEADY
 from ...cost_models.layouts import RECOMPUTE_MODES, Layout, Layouts
-from ...cost_models.quantities.flops import model_flops, recomputed_flops
+from ...cost_models.quantities.flops import model_flops, recomputed_flops, useful_flops
 from ...cost_models.quantities.ledger import Ledger
 from ...cost_models.rates.kernel_seconds import kernel_seconds
 from ...cost_models.rates.rates import COMPONENTS, Rates
@@ -78,7 +78,7 @@ def candidate(resolved: Resolved, outcome: LayerwiseOutcome) -> Candidate | None
     model = model_flops(resolved.problem)
     changed: dict[str, Any] = {
         "layout_id": f"{base}-x{plan.digest}", "layerwise": plan.model_dump(), "step_s": step_s,
-        "mfu": model / peak, "hfu": (model + _recomputed(resolved, best)) / peak,
+        "mfu": useful_flops(resolved.problem) / peak, "hfu": (model + _recomputed(resolved, best)) / peak,
         "tokens_per_s_per_gpu": like.tokens_per_s_per_gpu / scale,
         "terms": _as_terms(terms, like), "memory": _memory(resolved, best), "stages": _stages(best, like),
         "targets": {name: _cannot_run(resolved, name, plan) or reason for name, reason in like.targets.items()},

@@ -16,7 +16,7 @@ from meshwright.cost_models.layouts import MODULES, RECOMPUTE_MODES, SCHEDULES, 
 from meshwright.cost_models.problem import Problem
 from meshwright.cost_models.quantities.activations import Activations
 from meshwright.cost_models.quantities.device_memory import DeviceMemory
-from meshwright.cost_models.quantities.flops import model_flops, recomputed_flops
+from meshwright.cost_models.quantities.flops import model_flops, recomputed_flops, useful_flops
 from meshwright.cost_models.quantities.ledger import Ledger
 from meshwright.cost_models.quantities.memory import StateBytes
 from meshwright.cost_models.quantities.params import total_parameters
@@ -93,6 +93,20 @@ def test_full_recompute_is_a_third_of_the_model_flops_of_the_layers() -> None:
     core = 64 * model.num_layers * 2 * SEQ_LEN**2 * model.hidden  # half of 4 s^2 h
     assert recomputed_flops(problem, Layout(recompute=1, recompute_modules=1)) == pytest.approx(core, rel=1e-9)
     assert recomputed_flops(problem, Layout()) == 0
+
+
+def test_padding_is_no_useful_work() -> None:
+    """72 L h^2 (E[s] + E[s^2] / (12 h)) + 6 E[s] h V a document: causal halves of FORMULAS 1.3, padded to 2,048."""
+    model = catalogue("gpt-1t")
+    lengths = ((256, 0.8), (1536, 0.2))
+    mean, square = sum(n * share for n, share in lengths), sum(n**2 * share for n, share in lengths)
+    work = Workload(seq_len=SEQ_LEN, global_batch=64, packed=False, lengths=lengths, mean_len=mean,
+                    mean_square_len=square)  # fmt: skip
+    h, layers = model.hidden, model.num_layers
+    document = 72 * layers * h**2 * (mean + square / (12 * h)) + 6 * mean * h * model.vocab
+    padded = Problem(model, work, load_stack("generic"), 8, 8)
+    assert useful_flops(padded) == pytest.approx(64 * document, rel=1e-9)
+    assert useful_flops(padded) < 0.3 * model_flops(padded)  # 512 tokens of 2,048
 
 
 # G3: ZeRO (arXiv 1910.02054), figure 1: 7.5 B parameters, 64 ranks, GB per rank. In decimals 120, 31.4, 16.6, 1.9.
