@@ -21,6 +21,7 @@ from ..specs.cluster import NetworkLevel
 from . import torus
 
 Levels = tuple[NetworkLevel, ...]  # innermost first
+WAN = "wan"  # kind of a network between sites, whose latency is the time of light
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +151,17 @@ def curve(
         else:
             here = _ring_slope(rates, levels, depth, op, ranks, below, within) / torus.link_share(level, size, stride)
         per_byte = np.maximum(per_byte, np.where(crossed, here, 0.0))
-        ramp = np.where(crossed, op_rates.ramp, ramp)
+        of_chunks = _start_of_chunks(op_rates, hops, start) if level.kind == WAN else 1.0
+        ramp = np.where(crossed, op_rates.ramp * of_chunks, ramp)
         below = np.maximum(below, within)
     alone = size <= 1
     return Curve(np.where(alone, 0.0, latency), np.where(alone, 0.0, per_byte), np.where(alone, 0.0, ramp))
+
+
+def _start_of_chunks(op_rates: OpRates, hops: Array, start: Array) -> Array:
+    """Factor of the ramp between sites. Every chunk pays the start of the software. The time of light is paid once,
+    since chunks follow one another along the line: sqrt(latency x transfer) has the software's part of the latency."""
+    return np.asarray(np.sqrt((op_rates.base_s + hops * op_rates.hop_s) / start))
 
 
 def _scan_curve(rates: CollectiveRates, levels: Levels, size: Ints, stride: Ints) -> Curve:

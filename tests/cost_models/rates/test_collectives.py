@@ -171,6 +171,17 @@ def test_seconds_by_hand() -> None:
     assert seconds(curve(rates, (level,), "all_gather", 8, 1), 2**26, calls=3)[0] == near(3 * expected)
 
 
+def test_the_time_of_light_between_sites_is_paid_once() -> None:
+    """16 MiB at 0.8 of 1 GB/s and 30 ms of fibre: 51.0 ms, and a ramp over the 2 us that the software takes to start
+    a chunk, no ramp over the fibre."""
+    start = OpRates(base_s=1e-6, hop_s=1e-6, efficiency=0.8, ramp=1.0)
+    level = LevelRates(ops=dict.fromkeys(OPS, start))
+    rates = CollectiveRates(kinds={"wan": level}, inner=level, outer=level)
+    transfer_s = 2**24 / 0.8e9
+    message_s = seconds(curve(rates, (NODE, NET, WAN), "p2p", 4, 1024), 2**24)[0]
+    assert message_s == near(30.001e-3 + transfer_s + (2e-6 * transfer_s) ** 0.5)
+
+
 @pytest.mark.parametrize(("ramp", "expected"), [(0.0, 5.0), (0.5, 6.0), (-1.0, 4.0), (-0.5, 4.5)])
 def test_start_and_bytes_add_up_or_hide(ramp: float, expected: float) -> None:
     """1 s to start, 4 s of bytes: a ramp adds of their geometric mean, one below 0 hides a share of the shorter."""
