@@ -19,6 +19,7 @@ from ...cost_models.specs.documents import spec_to_dict
 from ...cost_models.specs.model import ModelSpec
 from ...errors import InputError
 from ..job import Job
+from .folder_lock import NAME as LOCK
 
 FORMAT_VERSION = "1.1"
 NAME = "manifest.json"
@@ -148,7 +149,7 @@ def check_resumable(folder: Path) -> None:
     if (folder / NAME).exists():
         raise InputError(f"{folder} is one checkpoint, not the folder of a run's checkpoints",
                          hint=f"`--checkpoint {folder.parent}`")  # fmt: skip
-    names = sorted(path.name for path in folder.iterdir())
+    names = sorted(path.name for path in folder.iterdir() if path.name != LOCK)
     ours = ("step-", PARTIAL, "plan-")  # a run that lost a node keeps its plan there
     if names and not any(name.startswith(ours) for name in names):
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

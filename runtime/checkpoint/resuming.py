@@ -10,6 +10,7 @@ from ..report import Recorder
 from ..settings import Settings
 from ..training import tell
 from .checkpoint import Checkpoints
+from .folder_lock import hold
 from .saver import Saver
 from .states import States
 
@@ -21,7 +22,8 @@ def torchrun_restarts() -> int:
 
 def resumed(states: States, settings: Settings, recorder: Recorder) -> tuple[Saver | None, int]:
     """The saver, if any, and the number of finished steps. Restarts by torchrun resume automatically. All ranks must
-    call it. Raises InputError for a checkpoint of another run, and where no step is left."""
+    call it. Raises InputError for a checkpoint of another run, for a folder that another run saves to, and where no
+    step is left."""
     if settings.checkpoint is None:
         return None, 0
     restarts, folder = settings.restarts + torchrun_restarts(), Path(settings.checkpoint)
@@ -30,6 +32,8 @@ def resumed(states: States, settings: Settings, recorder: Recorder) -> tuple[Sav
                   timeout_s=settings.collective_timeout_s)  # fmt: skip
     resume = settings.resume or restarts > 0
     checkpoints.prepare(resume=resume)
+    if checkpoints.leads:
+        hold(folder, refuses=not restarts)
     if not resume:
         return saver, 0
     start = checkpoints.resume()

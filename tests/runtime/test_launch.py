@@ -140,7 +140,8 @@ def test_sigterm_ends_after_a_step_and_a_save(to: str, plan: Path, tmp_path: Pat
     last = document["steps"][-1]["step"]
     assert document["stopped"]
     assert [saved["step"] for saved in document["checkpoints"]] == [last]
-    assert [path.name for path in folder.iterdir()] == [f"step-{last:08d}"]
+    assert [path.name for path in folder.glob("[!.]*")] == [f"step-{last:08d}"]
+    assert not list(folder.glob(".partial*"))
     assert all_gone(plan)
 
 

@@ -59,7 +59,7 @@ def test_a_launch_that_diverges_keeps_its_checkpoint(plan_file: Path, tmp_path: 
                                 "--report", str(report)))  # fmt: skip
     assert code == 1, err
     assert "step 2: the gradient norm is nan; no weight was updated" in err
-    assert [path.name for path in (tmp_path / "ckpt").iterdir()] == ["step-00000001"]
+    assert [path.name for path in (tmp_path / "ckpt").glob("step-*")] == ["step-00000001"]
     found = json.loads(report.read_text(encoding="utf-8"))
     assert [step["step"] for step in found["steps"]] == [1]
     assert found["stopped"].startswith("step 2: the gradient norm is nan")
