@@ -53,9 +53,9 @@ class Files(ABC):
     num_sequences: int
     least_token: int = 0
 
-    def __init__(self, vocab: int, batch: int, shuffle_seed: int | None) -> None:
-        """shuffle_seed: None for the order of the files."""
-        self.vocab, self.size, self.shuffle_seed = vocab, batch, shuffle_seed
+    def __init__(self, name: str, vocab: int, batch: int, shuffle_seed: int | None) -> None:
+        """name: of the files, for messages. shuffle_seed: None for the order of the files."""
+        self.name, self.vocab, self.size, self.shuffle_seed = name, vocab, batch, shuffle_seed
 
     @abstractmethod
     def digests(self) -> Mapping[str, str]:
@@ -66,13 +66,14 @@ class Files(ABC):
         """Tokens of a sequence of the files, with the targets behind it."""
 
     def batch(self, step: int) -> Tensor:
-        rows = [self.row(place) for place in places_of(step, self.size, self.num_sequences, self.shuffle_seed)]
-        tokens = torch.from_numpy(np.stack(rows))
+        places = places_of(step, self.size, self.num_sequences, self.shuffle_seed)
+        tokens = torch.from_numpy(np.stack([self.row(place) for place in places]))
         least, most = int(tokens.min()), int(tokens.max())
         if least < self.least_token or most >= self.vocab:
             wrong = most if most >= self.vocab else least
-            raise InputError(f"the data has token {wrong}, the model knows 0 to {self.vocab - 1}",
-                             hint="use the model's own tokenizer")  # fmt: skip
+            place = places[int((tokens == wrong).any(1).int().argmax())]
+            raise InputError(f"{self.name}: sequence {place + 1:,} of {self.num_sequences:,} has token {wrong}, the "
+                             f"model knows 0 to {self.vocab - 1}", hint="use the model's own tokenizer")  # fmt: skip
         return tokens
 
     @property
@@ -85,14 +86,14 @@ class Stored(Files):
     """Sequences of a long row of tokens."""
 
     def __init__(
-        self, shards: Shards, vocab: int, seq_len: int, batch: int, ahead: int, shuffle_seed: int | None
-    ) -> None:
-        super().__init__(vocab, batch, shuffle_seed)
+        self, name: str, shards: Shards, vocab: int, seq_len: int, batch: int, ahead: int, shuffle_seed: int | None
+    ) -> None:  # fmt: skip
+        super().__init__(name, vocab, batch, shuffle_seed)
         self.shards, self.seq_len, self.ahead = shards, seq_len, ahead
         self.num_sequences = (len(shards) - ahead) // seq_len
         if self.num_sequences < 1:
-            raise InputError(f"{len(shards)} tokens are less than one sequence of {seq_len} and its last target",
-                             hint="give more data, or plan for shorter sequences")  # fmt: skip
+            raise InputError(f"{name}: {len(shards)} tokens are less than one sequence of {seq_len} and its last "
+                             "target", hint="give more data, or plan for shorter sequences")  # fmt: skip
 
     def digests(self) -> Mapping[str, str]:
         return self.shards.digests()
@@ -106,8 +107,8 @@ class StoredPairs(Files):
 
     least_token = PADDING
 
-    def __init__(self, pairs: Pairs, vocab: int, batch: int, shuffle_seed: int | None) -> None:
-        super().__init__(vocab, batch, shuffle_seed)
+    def __init__(self, name: str, pairs: Pairs, vocab: int, batch: int, shuffle_seed: int | None) -> None:
+        super().__init__(name, vocab, batch, shuffle_seed)
         self.pairs, self.num_sequences = pairs, len(pairs)
 
     def digests(self) -> Mapping[str, str]:
@@ -131,24 +132,30 @@ def open_source(
         return Synthetic(vocab, seq_len, global_batch, seed, ahead)
     path, shuffle_seed = Path(name), seed if shuffle else None
     if pairs is not None:
-        return StoredPairs(Pairs(pair_files(path), pairs), vocab, global_batch, shuffle_seed)
+        return StoredPairs(name, Pairs(pair_files(path), pairs), vocab, global_batch, shuffle_seed)
     files = token_files(path)
     is_text = path.is_file() and path.suffix not in (".bin", ".npy")
     arrays = [open_text(path)] if is_text else [open_shard(file, vocab) for file in files]
-    return Stored(Shards(files, arrays), vocab, seq_len, global_batch, ahead, shuffle_seed)
+    return Stored(name, Shards(files, arrays), vocab, seq_len, global_batch, ahead, shuffle_seed)
 
 
 def open_evaluated(
-    name: str, vocab: int, seq_len: int, global_batch: int, seed: int, ahead: int, pairs: PairShape | None = None
-) -> Files:
-    """Opens stored data for an evaluation, in its own order. Raises InputError as `open_source`, and for data that has
-    fewer sequences than a batch."""
+    name: str, vocab: int, seq_len: int, global_batch: int, seed: int, ahead: int, pairs: PairShape | None = None,
+    batches: int = 0,
+) -> Files:  # fmt: skip
+    """Opens stored data for an evaluation, in its own order.
+
+    Raises InputError as `open_source`, for data that has fewer sequences than a batch, and for wrong tokens in the
+    first `batches`: after the steps before the first evaluation they would cost these steps.
+    """
     source = open_source(name, vocab, seq_len, global_batch, seed, ahead, pairs=pairs)
     if not isinstance(source, Files):
         raise InputError("--eval-data synthetic: its tokens are those of the training", hint="give a file or a folder")
     if source.num_batches < 1:
         raise InputError(f"--eval-data {name}: {source.num_sequences} sequences, a global batch has {global_batch}",
                          hint="give more data, or plan with a smaller `--global-batch`")  # fmt: skip
+    for index in range(min(batches, source.num_batches)):
+        source.batch(index)
     return source
 
 

@@ -49,8 +49,10 @@ class RateSchedule:
                              hint=f"`--min-lr {self.peak / 10:g}`")  # fmt: skip
         if self.decay is not None and self.kind != "wsd":
             raise InputError(f"--decay-steps {self.decay}: only the schedule wsd has them", hint="add `--schedule wsd`")
+        if self.decay is not None and self.decay < 1:
+            raise InputError(f"--decay-steps {self.decay}: must be 1 or more", hint="leave it out for a fifth of all")
         least = self._decay_steps if self.kind == "wsd" else int(self.kind != "constant")
-        if self.warmup < 0 or least < int(self.kind == "wsd") or self.warmup + least > self.steps:
+        if self.warmup < 0 or self.warmup + least > self.steps:
             decay = f" and {least} of decay" * (self.kind == "wsd")
             raise InputError(f"--warmup {self.warmup}: {self.warmup} steps of warmup{decay} do not fit in {self.steps}",
                              hint="give fewer, or more `--steps`")  # fmt: skip

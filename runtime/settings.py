@@ -217,6 +217,8 @@ def prepare(settings: Settings) -> tuple[Job, list[str]]:
 
 def check_numbers(settings: Settings) -> None:
     """Raises InputError for invalid values of flags."""
+    if not 0 <= settings.seed < 1 << 32:
+        raise InputError(f"--seed {settings.seed}: must be 0 to {(1 << 32) - 1}", hint="`--seed 0`")
     rules = (("--timeout", settings.timeout_s, "above 0", "leave it out for 600 s, 60 s in a rehearsal"),
              ("--lr", settings.learning_rate, "0 or more", "`--lr 3e-4`"),
              ("--weight-decay", settings.weight_decay, "0 or more", "`--weight-decay 0.1`"),

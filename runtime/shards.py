@@ -69,10 +69,10 @@ def _files_of(path: Path, kind: str, *suffixes: str) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise InputError(f"{path}: no such file or folder", hint="`--data synthetic` needs no files")
+        raise InputError(f"{path}: no such file or folder", hint=f"give a file, or a folder of {kind}")
     files = sorted(file for file in path.iterdir() if file.suffix in suffixes)
     if not files:
-        raise InputError(f"{path}: no {kind} ({', '.join(suffixes)}) in it", hint="`--data synthetic` needs no files")
+        raise InputError(f"{path}: no {kind} ({', '.join(suffixes)}) in it", hint=f"give a file, or a folder of {kind}")
     return files
 
 

@@ -63,11 +63,11 @@ class Trainer:
     ) -> None:  # fmt: skip
         job.check_states()
         self.job, self.mesh, self.device, self.init_param = job, mesh, device, init_param
-        model, ahead, pairs = job.model, 1 + job.model.mtp_layers, shape_of(job)
+        model, ahead, pairs, asked = job.model, 1 + job.model.mtp_layers, shape_of(job), job.evaluation
         self.source = source or open_source(job.data, model.vocab, job.row_len, job.global_batch, job.seed, ahead,
                                             shuffle=job.shuffle, pairs=pairs)  # fmt: skip
-        self.evaluated = None if job.evaluation is None else open_evaluated(
-            job.evaluation.data, model.vocab, job.seq_len, job.global_batch, job.seed, ahead, pairs)  # fmt: skip
+        self.evaluated = None if asked is None else open_evaluated(
+            asked.data, model.vocab, job.seq_len, job.global_batch, job.seed, ahead, pairs, asked.batches)  # fmt: skip
         fused = device.type == "cuda" if fused is None else fused
         self.parts = Parts(job, mesh, device, DTYPES[job.dtype], fused=fused)
         self.chunks: list[DecoderChunk] = []

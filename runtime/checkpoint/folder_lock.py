@@ -1,4 +1,4 @@
-"""A lock on the folder of a run's checkpoints: two runs that save there at once would mix their files. No torch here."""
+"""A lock on the folder of a run's checkpoints. Two runs that save there at once would mix files. No torch here."""
 
 from __future__ import annotations
 

@@ -72,6 +72,6 @@ class DocumentTokens:
         least, most = min(int(row.min()) for row in rows), max(int(row.max()) for row in rows)
         if least < 0 or most >= source.vocab:
             wrong = most if most >= source.vocab else least
-            raise InputError(f"the data has token {wrong}, the model knows 0 to {source.vocab - 1}",
+            raise InputError(f"{source.name} has token {wrong}, the model knows 0 to {source.vocab - 1}",
                              hint="use the model's own tokenizer")  # fmt: skip
         return rows

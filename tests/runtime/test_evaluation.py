@@ -93,5 +93,12 @@ def test_what_cannot_be_evaluated_is_refused(data: Path) -> None:
         open_evaluated(str(data), 61, 16, 64, 0, 1)
     with pytest.raises(InputError, match="its tokens are those of the training"):
         open_evaluated("synthetic", 61, 16, 8, 0, 1)
+    wrong = np.fromfile(data, np.uint16)
+    wrong[16 * 12 + 3] = 99  # in the 13th sequence
+    (data.parent / "wrong").mkdir()
+    wrong.tofile(data.parent / "wrong" / "a.bin")
+    open_evaluated(str(data.parent / "wrong"), 61, 16, 8, 0, 1, batches=1)  # the first eight sequences
+    with pytest.raises(InputError, match="wrong: sequence 13 of 39 has token 99, the model knows 0 to 60"):
+        open_evaluated(str(data.parent / "wrong"), 61, 16, 8, 0, 1, batches=10)
     event = {"event": "evaluation", "step": 4, "loss": 4.25, "batches": 2, "seconds": 1.0}
     assert event_line(event, job("dp1-mbs1-z0-rnone")) == "evaluation after step 4: loss 4.2500 on 2 batches"

@@ -286,12 +286,13 @@ def test_a_back_end_says_its_reason_in_a_line(words: str) -> None:
 
 @pytest.mark.parametrize(("flag", "value"), [
     ("timeout_s", 0.0), ("timeout_s", -5.0), ("timeout_s", math.inf), ("learning_rate", math.nan),
-    ("learning_rate", -1.0), ("clip", -1.0), ("clip", math.nan), ("lora_alpha", 0.0),
+    ("learning_rate", -1.0), ("clip", -1.0), ("clip", math.nan), ("lora_alpha", 0.0), ("seed", -1), ("seed", 1 << 32),
 ])  # fmt: skip
 def test_numbers_with_which_no_run_can_train(plan_file: Path, flag: str, value: float) -> None:
-    names = {"timeout_s": "--timeout", "learning_rate": "--lr", "clip": "--clip", "lora_alpha": "--lora-alpha"}
+    names = {"timeout_s": "--timeout", "learning_rate": "--lr", "clip": "--clip", "lora_alpha": "--lora-alpha",
+             "seed": "--seed"}  # fmt: skip
     changed: dict[str, Any] = {flag: value}
-    with pytest.raises(InputError, match=f"{names[flag]} {value:g}: must be "):
+    with pytest.raises(InputError, match=f"{names[flag]} {value if flag == 'seed' else format(value, 'g')}: must be "):
         prepare(replace(Settings(str(plan_file)), **changed))
 
 

@@ -76,5 +76,5 @@ def test_a_folder_with_a_lock_alone_can_be_resumed(tmp_path: Path) -> None:
     (tmp_path / NAME).touch()
     check_resumable(tmp_path)
     (tmp_path / "other.txt").touch()
-    with pytest.raises(InputError, match="it has other.txt"):
+    with pytest.raises(InputError, match=r"it has other\.txt"):
         check_resumable(tmp_path)
