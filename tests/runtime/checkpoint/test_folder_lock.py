@@ -49,7 +49,7 @@ def held(folder: Path) -> Iterator[int]:
 
 
 def begun(folder: Path, restarts: int = 0) -> list[str]:
-    """What two ranks are told that begin a run in the folder; empty where they begin."""
+    """Messages for two ranks that begin a run in the folder; empty where they may."""
     wanted = job("dp2-mbs1-z1-rnone")
     settings = Settings("plan.json", checkpoint=str(folder), restarts=restarts)
 
