@@ -236,6 +236,8 @@ def _usage_error(name: str, message: str) -> UsageError:
     if guesses:
         names = re.findall(r"[\w-]+", guesses[1])
         hint = did_you_mean(names, otherwise=hint)
+    if name in ("emit", "launch tokens") and re.search(r"such option:? `?(-o|--out[\w-]*)`?$", message):
+        hint = did_you_mean(["--directory"])
     return UsageError(message[:1].lower() + message[1:], hint=hint)
 
 

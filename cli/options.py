@@ -187,6 +187,11 @@ GlobalBatchOrDocuments = Annotated[
             "with --max-len documents, or tokens [512 documents].")
 ]
 Dtype = Annotated[str | None, _option("--dtype", metavar="bf16|fp16|fp8|fp4|fp32", text="Compute precision [bf16].")]
+DtypeOrWeights = Annotated[
+    str | None,
+    _option("--dtype", metavar="bf16|fp16|fp8|fp4|fp32",
+            text="Compute precision [bf16]; serve: of the weights [that of the checkpoint].")
+]
 Optimizer = Annotated[
     str | None,
     _option("--optimizer", metavar="NAME", text="adamw, adamw-bf16, adamw-8bit, sgd or muon [adamw]."),

@@ -39,7 +39,7 @@ def command(
     lengths_scheme: options.LengthsScheme = None,
     packed: options.Packed = None,
     global_batch: options.GlobalBatchOrDocuments = None,
-    dtype: options.Dtype = None,
+    dtype: options.DtypeOrWeights = None,
     optimizer: options.Optimizer = None,
     lora: options.LoraOption = None,
     train_layers: options.TrainLayers = None,

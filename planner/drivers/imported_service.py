@@ -12,7 +12,6 @@ from ...cost_models.specs.cluster import ClusterSpec
 from ...errors import InputError, NoFeasibleLayoutError
 from ...profiles.cluster.load import load_cluster
 from ...profiles.io.reader import read_text
-from ...profiles.stack.engines import shipped_engines
 from ..document.serving_plan import ROLES, ServingPlan
 from ..request.load import load_any_request
 from ..request.model_reference import referenced_model
@@ -57,15 +56,14 @@ def import_service(
     assumed = list(service.assumed)
     if weights is None:
         assumed.append("weights in bf16: the command names no other format")
-    chunk = shipped_engines().of(engine).chunk_tokens
-    if "chunk_tokens" not in pools[0].fix:
-        assumed.append(f"chunks of {chunk:,} prompt tokens: the default")
+    if "chunk_tokens" not in service.commands[0].facts:
+        assumed.append(f"chunks of {pools[0].fix['chunk_tokens']:,} prompt tokens: the default")
     if len(pools) > 1 and pools[0].max_sequences not in (None, pools[1].max_sequences):
         assumed.append(f"the limit of {pools[0].max_sequences} sequences of the pool that prefills does not bind")
     cluster = _cluster(fields)
     for pool in pools:
         _check_size(pool, cluster.num_gpus)
-    fix = _fix(pools, service.instances, cluster.num_gpus, chunk)
+    fix = _fix(pools, service.instances, cluster.num_gpus)
     theirs, why = _planned({**fields, "fix": fix}, pools[-1].max_sequences)
     best, none = _planned(fields)
     if "replicas" in fix:
@@ -75,9 +73,9 @@ def import_service(
     return ImportedService(service=service, fix=fix, theirs=theirs, best=best, why=why or none, assumed=tuple(assumed))
 
 
-def _fix(pools: Sequence[ReadInstance], servers: Sequence[int], num_gpus: int, chunk: int) -> dict[str, int]:
-    """The axes of a request. servers: of each pool; empty: not stated. chunk: prompt tokens, where none are stated."""
-    first, *others = ({"chunk_tokens": chunk, **pools[0].fix}, *(pool.fix for pool in pools[1:]))
+def _fix(pools: Sequence[ReadInstance], servers: Sequence[int], num_gpus: int) -> dict[str, int]:
+    """The axes of a request. servers: of each pool; empty: not stated."""
+    first, *others = (pool.fix for pool in pools)
     if not others:
         return {**first, "replicas": num_gpus // pools[0].gpus}
     fix = {f"{role}.{axis}": value for role, axes in zip(ROLES, (first, *others), strict=True)

@@ -70,9 +70,9 @@ def plan_serving(
 
     Raises InputError for what does not fit together, NoFeasibleLayoutError where no deployment keeps the promises.
     """
-    work = request.workload
-    _check_load(work)
+    _check_load(request.workload)
     named = ServingReferences.of(request)
+    request, work = named.request, named.request.workload
     model, engines, cluster = named.model, named.engines, named.cluster
     if max_sequences is not None:
         engines = engines.limited(request.target, max_sequences)
@@ -137,8 +137,9 @@ def served_of(
     model: ModelSpec, work: ServeWorkload, engines: Engines, target: str, draft: ModelSpec | None
 ) -> Served:  # fmt: skip
     """The model as all instances serve it. draft: as `work` names one."""
-    cache, lengths = cache_format(model, work.precision, work.kv_cache), request_lengths(work.input, work.output)
-    return Served.of(model, work.precision, cache if cache in BYTES else "bf16", engines, target,
+    weights, lengths = work.precision or "bf16", request_lengths(work.input, work.output)
+    cache = cache_format(model, weights, work.kv_cache)
+    return Served.of(model, weights, cache if cache in BYTES else "bf16", engines, target,
                      speculation=_speculation(model, work.speculate, draft) if work.speculate else None,
                      passes=passes_of(model, work.passes, lengths.output),
                      images=served_images(model, work.images, lengths.prompt))  # fmt: skip
@@ -278,5 +279,5 @@ def _document(
         resolved={"model": rounded(spec_to_dict(served.model)), "cluster": rounded(cluster_to_dict(cluster)),
                   "engine": request.target, "constants": rounded(asdict(engines.constants)),
                   "host_s": engines.host_s(request.target, ""), **beside},
-        assumptions=assumptions(served, request.workload, engines.constants, lengths.prompt.mean), warnings=warnings,
+        assumptions=assumptions(served, request, engines.constants, lengths.prompt.mean, cluster), warnings=warnings,
     )  # fmt: skip

@@ -145,12 +145,12 @@ class ServeWorkload(RequestPart):
     input, output: tokens of a prompt and of an answer: a number, a distribution, or a trace of both. rate: of an open
     loop; concurrency: requests at any time of a closed one; neither: the rate of the trace, or as much as the GPUs
     carry. ttft, tpot: promised time to first token (queue included) and time per output token after the first, which
-    `percentile` % of the requests keep. precision: number format of the weights. kv_cache: that of the cache, auto: as
-    the checkpoint has it. prefix_hit: share of the prompt tokens that are found in the cache of an instance; prefixes:
-    different ones, which the cache of each instance keeps. hourly: rates, one for each hour, in place of `rate`.
-    speculate: tokens that a draft proposes, how many are accepted, and the draft. passes: that make an answer or an
-    image, where a model fills it in. images: of every request, `1@896x896`; their tokens are among those of the prompt.
-    techniques: those that serve, with their knobs.
+    `percentile` % of the requests keep. precision: number format of the weights, None: that of the
+    checkpoint. kv_cache: that of the cache, auto: as the checkpoint has it. prefix_hit: share of the prompt tokens that
+    are found in the cache of an instance; prefixes: different ones, which the cache of each instance keeps. hourly:
+    rates, one for each hour, in place of `rate`. speculate: tokens that a draft proposes, how many are accepted, and
+    the draft. passes: that make an answer or an image, where a model fills it in. images: of every request,
+    `1@896x896`; their tokens are among those of the prompt. techniques: those that serve, with their knobs.
     """
 
     kind: Literal["serve"]
@@ -168,7 +168,7 @@ class ServeWorkload(RequestPart):
     passes: Positive | None = None
     images: Annotated[ImagesRequest, BeforeValidator(checked(parse_images))] | None = None
     techniques: ServingTechniques = Field(default_factory=dict)
-    precision: Weights = "bf16"
+    precision: Weights | None = None
     kv_cache: Literal["auto", "bf16", "fp8"] = "auto"
 
 
@@ -238,7 +238,7 @@ class ServingFields(TypedDict, total=False):
     technique: str | list[str] | Mapping[str, Any] | None
     """Techniques to serve by, with their knobs: `"nexus:prompts=0.5"`."""
     precision: Weights | None
-    """Number format of the weights [bf16]."""
+    """Number format of the weights [that of the checkpoint, bf16 where none is known]."""
     dtype: Weights | None
     """The same as `precision`."""
     kv_cache: Literal["auto", "bf16", "fp8"] | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from ...cost_models.specs.cluster import ClusterSpec
 from ...cost_models.specs.model import ModelSpec
@@ -15,14 +15,17 @@ from ...profiles.stack.engine_file import load_engines
 from ...profiles.stack.engines import Engines
 from .model_reference import text_model
 from .references import together
-from .serving import ServingRequest
+from .serving import ServingRequest, Weights
 from .speculation import MODULE
+
+CHECKPOINT = "the checkpoint"  # origin of a format of weights that a request does not state
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServingReferences:
     """All that a request names."""
 
+    request: ServingRequest  # with the format of its weights
     model: ModelSpec
     warnings: list[str]  # on the model
     engines: Engines
@@ -40,14 +43,33 @@ class ServingReferences:
                                exclude=request.exclude),
             "workload.speculate": partial(_draft, work.speculate or {}),
         })  # fmt: skip
-        return cls(model=model, warnings=[*warnings, *_other_format(model, work.precision)], engines=engines,
-                   cluster=cluster, draft=draft)  # fmt: skip
+        return cls(request=_with_weights(request, _published(model)), model=model,
+                   warnings=[*warnings, *_other_format(model, work.precision)], engines=engines, cluster=cluster,
+                   draft=draft)  # fmt: skip
 
 
-def _other_format(model: ModelSpec, weights: str) -> list[str]:
+def _published(model: ModelSpec) -> Weights | None:
+    """The format of the checkpoint, which engines read from its config where no option names another
+    (ModelConfig._verify_quantization of vllm-project/vllm@0052a5b8 and of SGLang 0.5.23)."""
+    published = published_in(model.name)
+    return next((known for known in get_args(Weights) if known == published), None)
+
+
+def _with_weights(request: ServingRequest, published: Weights | None) -> ServingRequest:
+    """The request with the format of the checkpoint where it states none; bf16 where that is not known."""
+    if request.workload.precision is not None:
+        return request
+    work = request.workload.model_copy(update={"precision": published or "bf16"})
+    changed: ServingRequest = request.model_copy(update={"workload": work})
+    if published is not None:
+        changed._origins = {**request.origins, "workload.precision": CHECKPOINT}
+    return changed
+
+
+def _other_format(model: ModelSpec, weights: str | None) -> list[str]:
     """A warning where a plan prices other weights than those that are published."""
     published = published_in(model.name)
-    if published in (None, weights):
+    if published is None or weights in (None, published):
         return []
     return [f"{model.name} is published with weights in {published}, and the plan has them in {weights}: "
             f"`--dtype {published}` prices the published ones"]  # fmt: skip

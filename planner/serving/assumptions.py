@@ -5,13 +5,19 @@ from __future__ import annotations
 from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
 from ...cost_models.serving.service import BUSIEST, FULLEST
+from ...cost_models.specs.cluster import ClusterSpec
 from ..request.images import assumed_of_images
-from ..request.serving import ServeWorkload
+from ..request.serving import ServingRequest
+from ..request.serving_references import CHECKPOINT
+from .formats import PRODUCTS
 from .space import Served
 
 
-def assumptions(served: Served, work: ServeWorkload, constants: ServingConstants, prompt: float) -> tuple[str, ...]:
+def assumptions(
+    served: Served, request: ServingRequest, constants: ServingConstants, prompt: float, cluster: ClusterSpec
+) -> tuple[str, ...]:
     """prompt: tokens of a prompt, mean."""
+    work = request.workload
     memory = f"an engine takes {100 * MEMORY_SHARE:g} % of the memory of a GPU"
     if served.model.fills:
         memory += (f", {WORKING_BYTES / 2**30:g} GiB of it beside weights and room, the activations of "
@@ -21,7 +27,19 @@ def assumptions(served: Served, work: ServeWorkload, constants: ServingConstants
         memory += f", {WORKING_BYTES / 2**30:g} GiB of it beside weights and cache"
         stable = f"prompts take {100 * BUSIEST:g} % of the time, or {100 * FULLEST:g} % of the cache is taken"
     rate = () if work.concurrency is not None else (f"a rate is stable until {stable}",)
-    return (memory, *rate, *_of_recurrences(served, constants, prompt), *assumed_of_images(work))
+    return (memory, *rate, *_of_weights(request, cluster), *_of_recurrences(served, constants, prompt),
+            *assumed_of_images(work))  # fmt: skip
+
+
+def _of_weights(request: ServingRequest, cluster: ClusterSpec) -> tuple[str, ...]:
+    """The format of the weights where the checkpoint decides it, and the GPUs that do not multiply it."""
+    weights = str(request.workload.precision)
+    if request.origins.get("workload.precision") != CHECKPOINT:
+        return ()
+    widens = dict.fromkeys(group.gpu.name for group in cluster.groups
+                           if PRODUCTS.get(weights, weights) not in group.gpu.peak_flops_per_s)  # fmt: skip
+    widened = f"; products on {', '.join(widens)} widen them to 16 bits" if widens else ""
+    return (f"weights are in {weights}, the format of the checkpoint{widened}; `--dtype` prices another one",)
 
 
 def _of_recurrences(served: Served, constants: ServingConstants, prompt: float) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ def _stand(plan: ServingPlan, pool: ServingPool, sites: dict[str, Site], engines
 def served_in(plan: ServingPlan, engines: Engines) -> Served:
     """The model as all instances of the plan serve it. Raises InputError for a damaged spec of the model."""
     model, work = model_of(plan.resolved, _FILE), workload_of(plan)
-    return Served.of(model, work.precision, plan.best.pools[-1].kv_cache, engines, str(plan.resolved["engine"]),
+    return Served.of(model, str(work.precision), plan.best.pools[-1].kv_cache, engines, str(plan.resolved["engine"]),
                      speculation=_speculation_of(plan), techniques=techniques_of(plan),
                      passes=passes_of(model, work.passes, plan.lengths.output.mean),
                      images=served_images(model, work.images, plan.lengths.prompt.mean))

@@ -26,7 +26,7 @@ def _instance(case: ServingCase, layout: InstanceLayout, engines: Engines) -> In
     return Instance(
         model=case.model, gpu=case.gpu, levels=cluster.levels, host_gpus=cluster.gpus_per_node,
         weights=case.weights, cache=case.cache, engine=engine, host_s=engines.host_s(case.engine, case.version),
-        layout=layout, chunk_tokens=engine.chunk_tokens, max_sequences=engine.max_sequences,
+        layout=layout, chunk_tokens=engine.group_chunk(layout.attention_dp), max_sequences=engine.max_sequences,
     )  # fmt: skip
 
 

@@ -184,9 +184,10 @@ class Prices:
         served = replace(Served.of(rl.models["policy"], rl.weights, "bf16", engines, rl.engine),
                          engine=engine)  # fmt: skip
         site = sites_of(part_of(rl.cluster, gpus))[0]
-        given = {"chunk_tokens": engine.chunk_tokens, **rl.fixed.get("generate", {})}
-        space = space_of(site, served, given, across_nodes=True)
-        rows = [(instance, most) for instance, most in zip(space.instances, space.most, strict=True)
+        fixed = rl.fixed.get("generate", {})
+        space = space_of(site, served, {"chunk_tokens": engine.chunk_tokens, **fixed}, across_nodes=True)
+        rows = [(replace(instance, chunk_tokens=engine.group_chunk(instance.layout.attention_dp)), most)
+                for instance, most in zip(space.instances, space.most, strict=True)
                 if rl.starts(instance.layout, lag)]  # fmt: skip
         if not rows:
             return None

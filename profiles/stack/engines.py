@@ -15,8 +15,8 @@ from ...errors import UnknownNameError
 from ..io.folders import CATALOGUE, MEASURED
 from ..rates.calibration import load_yaml
 
-_LIMITS = ("chunk_tokens", "max_sequences", "mixes_prompts", "decodes_first", "reserved_output", "own_sums",
-           "own_sums_over_pcie", "own_sums_over_hosts", "stages_apart", "states_apart")  # fmt: skip
+_LIMITS = ("chunk_tokens", "shares_chunk", "max_sequences", "mixes_prompts", "decodes_first", "reserved_output",
+           "own_sums", "own_sums_over_pcie", "own_sums_over_hosts", "stages_apart", "states_apart")  # fmt: skip
 FITTED_FILE = MEASURED / "serving.yaml"
 UNSTATED = "unstated"
 # Of a version before 1.0 three numbers make a release, afterwards two: SGLang 0.5.1 and 0.5.9 are a year apart.
@@ -27,13 +27,17 @@ StagesApart = Literal["any", "equal or one", "none"]
 TpApart = Literal["any", "equal"]
 
 
-class Degrees(Protocol):
-    """Those of an instance that its caches depend on."""
+class EngineDegrees(Protocol):
+    """The degrees of an instance of an engine."""
 
     @property
     def tp(self) -> int: ...
     @property
     def pp(self) -> int: ...
+    @property
+    def ep(self) -> int: ...
+    @property
+    def attention_dp(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,7 @@ class Engine:
 
     name: str
     chunk_tokens: int  # prompt tokens of an iteration
+    shares_chunk: bool = False  # its groups of attention data parallelism divide its option, and its default, by them
     max_sequences: int  # sequences of an iteration
     mixes_prompts: bool  # prompts are prefilled beside sequences that decode; else decoding stops for them
     decodes_first: bool  # apart, the first token comes from the instance that decodes, else from that which prefills
@@ -59,7 +64,13 @@ class Engine:
     stages_apart: StagesApart = "any"  # of instances whose caches get from one to the other
     states_apart: TpApart = "any"  # tp of such instances, where layers keep a state in place of a cache
 
-    def no_transfer(self, prefill: Degrees, decode: Degrees, *, states: bool) -> str | None:
+    def group_chunk(self, groups: int, tokens: int | None = None) -> int:
+        """Prompt tokens of an iteration of one of so many groups of attention data parallelism, where its option has
+        `tokens`; None: where nothing sets it."""
+        given = self.chunk_tokens if tokens is None else tokens
+        return max(given // groups, 1) if self.shares_chunk else given
+
+    def no_transfer(self, prefill: EngineDegrees, decode: EngineDegrees, *, states: bool) -> str | None:
         """Why caches do not get from an instance that prefills to one that decodes; None: they do. states: whether
         layers of the model keep one."""
         stages = f"prefill has pp {prefill.pp} and decode pp {decode.pp}"

@@ -15,7 +15,7 @@ import pytest
 from meshwright.cli import main as cli
 from meshwright.cli.settings import UsageError, extract
 
-from ..snapshots import ROOT, check, environment, run, run_terminal
+from ..snapshots import ROOT, check, environment, run, run_here, run_terminal
 
 HEAVY = ("torch", "pulp", "networkx", "scipy", "matplotlib", "numpy", "pydantic", "rich", "typer", "yaml")
 
@@ -241,3 +241,8 @@ def test_completion_shows_the_whole_help(shell: str) -> None:
     env = {"_MESHWRIGHT_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "meshwright plan --seq",
            "_TYPER_COMPLETE_FISH_ACTION": "get-args"}  # fmt: skip
     assert "Tokens per sequence (8192)." in run(env=env).out
+
+
+@pytest.mark.parametrize("option", ["-o", "--out", "--output-dir"])
+def test_emit_names_the_option_that_writes_files(option: str) -> None:
+    assert "hint: did you mean `--directory`?" in run_here("emit", "plan.json", option, "launch").err

@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from ....cost_models.arrays import Mask
+from ....cost_models.quantities.params import total_parameters
+from ....cost_models.specs.workload import OPERAND_BYTES
+from ....profiles.stack.engines import EngineDegrees
 from ...space.rules import Columns
 from ..post_training import limits
 from ..post_training.base import RlSetup, RlTarget, of_train, without_prediction
 from ..post_training.core import on_core
-from ..post_training.limits import EngineDegrees, LayoutLimit, Limits, RlStep
+from ..post_training.limits import LayoutLimit, Limits, RlStep
 from ..post_training.option_file import SCRIPT
 from .options import OPTIMIZERS, OVERRIDES, overrides
 
@@ -93,8 +96,11 @@ def _notes(setup: RlSetup) -> list[str]:
            "AReaL stops at a sequence that is longer than a micro-batch"]  # fmt: skip
     out += [*of_train(setup, "AReaL"), *without_prediction(setup, "AReaL")]
     if not setup.candidate.lag:
-        out.append("new weights go to the engine by files in cluster.fileroot, which all nodes must share, and the "
-                   "plan prices messages")  # fmt: skip
+        num_bytes, readers = OPERAND_BYTES["bf16"] * total_parameters(setup.models["policy"]), setup.num_gpus
+        out.append("new weights go to the engine by files in cluster.fileroot, which all nodes must share, because "
+                   "AReaL refuses other ways beside the trainer (PPOTrainer): a step writes "
+                   f"{num_bytes / 1e9:.3g} GB and {readers} instances read them, and the plan prices messages: add "
+                   "their seconds on your storage")  # fmt: skip
     if (engine := setup.rollout) and (ranks := engine.tp * engine.attention_dp * engine.pp) > setup.gpus_per_node:
         out.append(f"an instance of {ranks} GPUs is one worker in AReaL, and a node has {setup.gpus_per_node}: Ray "
                    "does not place it (infra/controller/rollout_controller.py)")  # fmt: skip

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from ....errors import FieldProblem, InputError, did_you_mean, nearest
 from ....profiles.model.load import published_in
+from ....profiles.stack.engines import shipped_engines
 from ..scripts import is_list, plain_words
 from ..shell.script import follow
 from ..shell.values import shown
@@ -128,7 +129,7 @@ def instance_of(command: CommandLine, *, is_moe: bool) -> ReadInstance:
     """The layout of an instance. vLLM's data parallelism is that of attention where a model has experts, else replicas;
     SGLang's tp counts that of attention, and its `--dp-size` means replicas but for `--enable-dp-attention`. A limit on
     sequences is of a scheduler, one per group, in vLLM, and of all groups in SGLang (ServerArgs.max_running_requests,
-    divided by the groups in Scheduler), as that on the tokens of a chunk is (handle_data_parallelism)."""
+    divided by the groups in Scheduler). The tokens of a chunk are the engine's default where no option states them."""
     facts = {name: value for name, value in command.facts.items() if isinstance(value, int)}
     pp, dp = facts.get("pp", 1), facts.get("dp", 1)
     if command.engine == "vllm":
@@ -144,9 +145,7 @@ def instance_of(command: CommandLine, *, is_moe: bool) -> ReadInstance:
                              hint="SGLang's --tp-size counts both")  # fmt: skip
         tp = ranks // groups
     fix = {"tp": tp, "pp": pp, "attention_dp": groups, "ep": ep}
-    if "chunk_tokens" in facts:
-        shared = groups if command.engine == "sglang" else 1
-        fix["chunk_tokens"] = max(facts["chunk_tokens"] // shared, 1)
+    fix["chunk_tokens"] = shipped_engines().of(command.engine).group_chunk(groups, facts.get("chunk_tokens"))
     named = str(command.facts.get("model", "")).lower()
     by_name = next((value for word, value in _NAMED_FORMATS if word in named), None) or published_in(named)
     texts = {name: str(command.facts[name]) for name in ("weights", "cache") if name in command.facts}

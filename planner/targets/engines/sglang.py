@@ -26,7 +26,7 @@ def _options(setup: EngineSetup) -> list[tuple[str, ...]]:
         out.append(("--attn-dp-size", str(pool.attention_dp)))
     if pool.ep > 1:
         out.append(("--ep-size", str(pool.ep)))
-    # srt/arg_groups/parallel_hook.py, handle_data_parallelism, divides the chunk by the groups.
+    # The groups share the option (`shares_chunk` of the engine).
     out += [("--chunked-prefill-size", str(pool.chunk_tokens * pool.attention_dp)),
             ("--max-running-requests", str(pool.max_sequences)),
             ("--mem-fraction-static", f"{setup.static_share:.3f}")]  # fmt: skip

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ....cost_models.serving.pool import MEMORY_SHARE
+from ....profiles.stack.engines import EngineDegrees
 from ..post_training import limits
 from ..post_training.base import RlSetup, RlTarget, of_train, scores_first, without_prediction
-from ..post_training.limits import EngineDegrees, LayoutLimit, Limits, RlStep
+from ..post_training.limits import LayoutLimit, Limits, RlStep
 from ..post_training.option_file import SCRIPT
 from .options import ARGUMENTS, arguments, engine_share, engine_weights_bytes, staying_bytes
 

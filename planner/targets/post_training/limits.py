@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from ....cost_models.arrays import Mask
 from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS, PRECISIONS, RECOMPUTE_MODES, Layout, Layouts
 from ....cost_models.specs.model import ModelSpec
 from ....cost_models.specs.workload import OptimizerName
+from ....profiles.stack.engines import EngineDegrees
 from ...space.rules import Columns, Rule
 
 
@@ -28,19 +28,6 @@ class RlStep:
     optimizer: OptimizerName
     trainer: str  # target of the layouts that train
     engine: str
-
-
-class EngineDegrees(Protocol):
-    """The degrees of an instance of an engine."""
-
-    @property
-    def tp(self) -> int: ...
-    @property
-    def pp(self) -> int: ...
-    @property
-    def ep(self) -> int: ...
-    @property
-    def attention_dp(self) -> int: ...
 
 
 @dataclass(frozen=True)

@@ -53,13 +53,13 @@ def test_a_list_of_options_is_a_command() -> None:
 
 def test_data_parallelism_of_vllm_is_of_attention_where_there_are_experts() -> None:
     options = "-tp 1 -dp 8 --enable-expert-parallel"
-    assert fix("vllm", options, is_moe=True) == {"tp": 1, "pp": 1, "attention_dp": 8, "ep": 8}
+    assert fix("vllm", options, is_moe=True) == {"tp": 1, "pp": 1, "attention_dp": 8, "ep": 8, "chunk_tokens": 8192}
     assert fix("vllm", options.replace(" --enable-expert-parallel", ""))["attention_dp"] == 1
 
 
 def test_old_and_new_spellings_of_sglang_mean_the_same() -> None:
     new = fix("sglang", "--tp-size 8 --attn-dp-size 8 --ep-size 8", is_moe=True)
-    assert new == {"tp": 1, "pp": 1, "attention_dp": 8, "ep": 8}
+    assert new == {"tp": 1, "pp": 1, "attention_dp": 8, "ep": 8, "chunk_tokens": 8192 // 8}
     assert fix("sglang", "--tp 8 --dp 8 --enable-dp-attention --ep 8", is_moe=True) == new
     assert fix("sglang", "--tp 4 --dp 2", is_moe=True)["attention_dp"] == 1
     with pytest.raises(InputError, match="tp 4 is not a multiple of 3"):

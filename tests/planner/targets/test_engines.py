@@ -114,13 +114,18 @@ def test_ranks_on_several_nodes_start_by_the_number_of_their_node() -> None:
 def test_weights_that_are_not_those_of_the_checkpoint_are_named() -> None:
     asked: ServingFields = {"model": "gpt-oss-120b", "cluster": "8xh100-sxm-80gb", "input": 2000, "output": 300,
                             "rate": "1/s", "top": 1}  # fmt: skip
-    published: ServingFields = {**asked, "precision": "mxfp4"}
-    other, same = plan_serving(**asked), plan_serving(**published)
+    widened: ServingFields = {**asked, "precision": "bf16"}
+    other, same = plan_serving(**widened), plan_serving(**asked)
     text = "gpt-oss-120b is published with weights in mxfp4, and the plan has them in bf16: `--dtype mxfp4`"
     assert any(text in warning for warning in other.warnings)
     assert not any("published" in warning for warning in same.warnings)
     assert any("put a checkpoint in that format" in note for note in emit_serving(other, "vllm").warnings)
     assert not any("checkpoint" in note for note in emit_serving(same, "vllm").warnings)
+    assert same.request["workload"]["precision"] == "mxfp4"
+    assert same.origins["workload.precision"] == "the checkpoint"
+    chosen = "weights are in mxfp4, the format of the checkpoint; products on h100-sxm-80gb widen them to 16 bits"
+    assert any(chosen in text for text in same.assumptions)
+    assert not any("checkpoint" in text for text in other.assumptions)
 
 
 def test_a_chunk_of_sglang_is_that_of_all_groups() -> None:
