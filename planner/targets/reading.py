@@ -21,7 +21,7 @@ _SAYS_NOTHING = re.compile(
     r"prompt|timers?|timing|timeout|profil\w*|exit|nccl|cache|workers|adam|beta1|beta2|eps|clip|loss|init|hysteresis|"
     r"name|project|group|entity|port|addr|host|backend|epochs?|samples|tokens|report|print|dump|debug|task|"
     r"resume|async|sync|metric|metrics|monitor|memory|trace|kill|job|version|comment|tags?|url|api|key|user|cuda|"
-    r"initialization|sampling|shuffle|mmap|impl|append|mask|eod|bos|eos|pad|fim|rate|random|trust|token|template)([-_.]|$)"
+    r"initialization|sampling|shuffle|mmap|impl|append|mask|eod|bos|eos|pad|fim|hub|rate|random|trust|token|template)([-_.]|$)"
 )  # fmt: skip
 
 # First words of such options.
@@ -41,6 +41,12 @@ _MAY_CHANGE = re.compile(
 )
 
 
+# Further words in names of options that other programs have for a model, its data or its states.
+_BEARS = re.compile(r"len|token|modul|model|gpu|device|freez|tun|optim|dtype|bits?\b|quant|image|video|audio|vision|"
+                    r"tower|kernel|adapter|prun|teacher|draft|compress|sparse|size|ratio|loss|dropout|memory")
+_UNKNOWN = "unknown: it may change the layout"
+
+
 @dataclass(frozen=True)
 class Reading:
     """The knowledge of a format's import beyond the table."""
@@ -57,6 +63,9 @@ class Reading:
     harmless: str = r"(?!)"
     # Program -> a sentence if it trains an unsupported kind of model, "" otherwise.
     other_program: Callable[[str], str] = lambda program: ""
+    # The framework whose forks have options of their own, which are named and taken to change no step where their names
+    # have no word of a layout; "": they are gaps.
+    forked: str = ""
 
     def change_of(self, option: str) -> str:
         """The effect of an option without an entry; "" for none."""
@@ -71,6 +80,11 @@ class Reading:
         return bool(_SAYS_NOTHING.search(option)) and not _MAY_CHANGE.search(option)
 
 
+def may_change(option: str) -> bool:
+    """Whether a name has a word of a layout, a model or a batch in it."""
+    return _MAY_CHANGE.search(option) is not None
+
+
 def judge(arguments: Arguments, reading: Reading, table: Table) -> None:
     """Sorts the options: rejects contradictions, names the gaps, drops harmless options.
 
@@ -83,14 +97,21 @@ def judge(arguments: Arguments, reading: Reading, table: Table) -> None:
     gaps = [doubt for doubt in arguments.unclear if reading.change_of(doubt.field) or _concerns(doubt.field, matters)]
     gaps += [problem for name, problem in arguments.blocks.items()
              if any(option.startswith(f"{name}.") for option in matters.difference(arguments.settings))]  # fmt: skip
+    aside = list[str]()
     gaps += [_problem(arguments, name, text) for name, value in arguments.settings.items()
              if _is_set(value) and (text := reading.change_of(name))]  # fmt: skip
     for name, line in arguments.unknown.items():
         if name in arguments.off:
             continue
-        text = reading.change_of(name) or ("" if reading.says_nothing(name) else "unknown: it may change the layout")
-        if text:
+        text = reading.change_of(name) or ("" if reading.says_nothing(name) else _UNKNOWN)
+        if text == _UNKNOWN and reading.forked and not (_MAY_CHANGE.search(name) or _BEARS.search(name)):
+            aside.append(name)
+        elif text:
             gaps.append(_problem(arguments, name, text, line))
+    if aside:
+        arguments.unknown = {name: line for name, line in arguments.unknown.items() if name not in aside}
+        arguments.notes.append(f"{', '.join(aside)}: of a program other than {reading.forked}'s: taken to change no "
+                               "step")  # fmt: skip
     if text := reading.other_program(arguments.program):
         hint = "give the file that starts the training" if text.endswith("does not train") else ""
         gaps.append(FieldProblem(text, hint=hint))

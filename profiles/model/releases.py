@@ -66,6 +66,10 @@ _TRAINED_FROM = {
     "hermes-3-llama-3.1-405b": "llama-3.1-405b",
     "llama-3.1-nemotron-nano-8b-v1": "llama-3.1-8b",
     "llama-guard-3-8b": "llama-3.1-8b",
+    # arXiv:2411.15124 section 2
+    "llama-3.1-tulu-3-8b": "llama-3.1-8b",
+    "llama-3.1-tulu-3-70b": "llama-3.1-70b",
+    "llama-3.1-tulu-3-405b": "llama-3.1-405b",
     # lm-sys/FastChat, the table of Vicuna's weights
     "vicuna-7b-v1.3": "llama-7b",
     "vicuna-13b-v1.3": "llama-13b",

@@ -39,6 +39,7 @@ _TOKENS, _COUNT = f"{_ACTOR}mb_spec.max_tokens_per_mb", f"{_ACTOR}mb_spec.n_mbs"
 _PROMPT, _BATCH = "train_dataset.max_length", "train_dataset.batch_size"
 _ANSWER, _SAMPLES, _UPDATES = "gconfig.max_new_tokens", "gconfig.n_samples", f"{_ACTOR}ppo_n_minibatches"
 _LORA = (f"{_ACTOR}use_lora", f"{_ACTOR}lora_rank", f"{_ACTOR}target_modules")
+_REDUCES = "grad_reduce_dtype"
 _DTYPE, _OPTIMIZER = f"{_ACTOR}dtype", f"{_ACTOR}optimizer.type"
 _OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "sgd": "sgd"}
 _LAYOUT = ("tp", "sequence_parallel", "cp", "cp_algorithm", "pp", "schedule", "vpp", "stages", "ep", "etp", "zero",
@@ -175,9 +176,14 @@ def _lora(settings: Settings, facts: Facts) -> Facts:
 
 def _prepared(document: Document, arguments: Arguments) -> Document:
     """The document without references; the ranks of the actor."""
-    if name := document.at((CONFIG,)):
-        arguments.gaps.append(document.problem((CONFIG,), f"its options are in {name}: give it as a further FILE"))
-        document = replace(document, data={key: each for key, each in document.data.items() if key != CONFIG})
+    for option in (CONFIG, "defaults"):
+        if name := document.at((option,)):
+            names = name if isinstance(name, str) else ", ".join(map(str, name))
+            arguments.gaps.append(document.problem((option,), f"options are in {names}: give it as a further FILE"))
+            document = replace(document, data={key: each for key, each in document.data.items() if key != option})
+    actor = document.at(("actor",))
+    if isinstance(actor, dict) and str(actor.get(_REDUCES)) in ("float32", "None"):  # the default, as plans have it
+        document = replace(document, data={**document.data, "actor": {**actor, _REDUCES: None}})
     found, open_texts = resolved(document)
     if any(found.at((name,)) for name in _FIRST):
         raise InputError.of([document.problem((), "is of AReaL 0.1 or 0.2, whose trainer was another",
@@ -248,7 +254,7 @@ READER = Reader(
         ),
     ),
     document=from_config_script,
-    base=CONFIG,
+    base=(CONFIG, "defaults"),
     commands=True,
     prepared=_prepared,
     compared=_compared,

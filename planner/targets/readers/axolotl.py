@@ -54,11 +54,14 @@ def _degrees(settings: Settings, facts: Facts) -> Facts:
     return out
 
 
+_PLACES = "device_map"
 # The model that gives the shapes, often base_model once more.
 _SHAPES = "base_model_config"
 
 
 def _modernise(arguments: Arguments) -> None:
+    if arguments.settings.get(_PLACES) == "auto":  # the default of one process; of several each takes its own GPU
+        del arguments.settings[_PLACES]
     if arguments.settings.get(_SHAPES) == arguments.settings.get("base_model"):
         arguments.settings.pop(_SHAPES, None)
     preferences.of_axolotl(arguments)
@@ -78,7 +81,7 @@ READER = Reader(
         "lora_target_modules": "any", "lora_target_linear": "bool", "load_in_4bit": "bool", "load_in_8bit": "bool",
         "sample_packing": "bool", "batch_flattening": "any",
         "attn_implementation": "any", "eager_attention": "any", "rl": "any", "rl_adapter_ref_model": "any",
-        "reward_model": "any", _SHAPES: "str", _EXPERTS: "bool", **dict.fromkeys(_DEGREES, "int"),
+        "reward_model": "any", _PLACES: "any", _SHAPES: "str", _EXPERTS: "bool", **dict.fromkeys(_DEGREES, "int"),
     },
     entries=(
         family.PLAIN,
@@ -112,7 +115,7 @@ READER = Reader(
             r"llama4_linearized_experts|dsv4_.*|model_quantization_config.*|gptq":
                 "weights in another form",
             r"tiled_mlp.*": "blocks in tiles",
-            r"device_map|gpu_memory_limit|max_memory": "layers put on devices by their memory",
+            rf"{_PLACES}|gpu_memory_limit|max_memory": "layers put on devices by their memory",
             r"torch_compile|use_onebitllms|unsloth_.*": "another program for the layers",
             r"num_labels": "another head than that of the vocabulary",
             r"use_vllm": "a server that generates",

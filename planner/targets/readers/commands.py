@@ -73,13 +73,14 @@ def prepared(document: Document, arguments: Arguments) -> Document:
 
 def jobs_of(path: str, text: str, given: Sequence[str], is_job: Callable[[Sequence[str]], bool],
             program: str) -> tuple[Followed, list[Command]]:  # fmt: skip
-    """The commands of a script that start a program. given: words of --arg; those with a dot in their name are options.
+    """The commands of a script that start a program. given: words of --arg; those with a dot in their name are options,
+    those without `=` positional parameters.
 
     Raises InputError where there is none."""
     from ..shell.script import follow
 
-    variables = dict(word.partition("=")[::2] for word in given if "." not in word.partition("=")[0])
-    followed = follow(text, slurm_variables(text) | variables, [])
+    variables = dict(word.partition("=")[::2] for word in given if "=" in word and "." not in word.partition("=")[0])
+    followed = follow(text, slurm_variables(text) | variables, [word for word in given if "=" not in word])
     jobs = [command for command in followed.commands if is_job(command.words)]
     if not jobs:
         raise InputError.of([_elsewhere(program, followed)._replace(file=path)])

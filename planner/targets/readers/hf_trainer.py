@@ -87,7 +87,7 @@ def _modernise(arguments: Arguments) -> None:
 
 
 def _prepared(document: Document, arguments: Arguments) -> Document:
-    found = own_programs.unfolded(commands.prepared(document, arguments), arguments)
+    found = own_programs.unfolded(commands.prepared(document, arguments), arguments, _KINDS)
     return accelerator_block.expanded(found, arguments)
 
 
@@ -112,7 +112,8 @@ READER = Reader(
         preferences.entry(),
         family.weights(lambda settings: settings.get("dtype") or settings.get("torch_dtype")),
     ),
-    reading=Reading(changes=_CHANGES, harmless=_HARMLESS, exclusive=family.EXCLUSIVE, modernise=_modernise),
+    reading=Reading(changes=_CHANGES, harmless=_HARMLESS, exclusive=family.EXCLUSIVE, modernise=_modernise,
+                    forked="TRL"),
     prepared=_prepared,
     beside=engine_files.beside,
     document=commands.from_command("training with --per_device_train_batch_size", _COMMAND, family.loaded),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -51,36 +52,46 @@ class Layers:
         return Document(name, self.data, line_of=lambda path: place(path)[1], file_of=lambda path: place(path)[0])
 
 
-def stacked(documents: Mapping[str, Document], option: str, load: Callable[[str, str], Document]) -> list[Document]:
-    """The documents (path -> document), each on top of the file that its `option` names: one of the others, or one on
-    the disk beside it, which `load` reads by path and text. The name of a file that is nowhere stays in the option. All
-    as they are where `option` is ""."""
-    below = dict[str, Document]()
+def stacked(documents: Mapping[str, Document], options: Sequence[str],
+            load: Callable[[str, str], Document]) -> list[Document]:  # fmt: skip
+    """The documents (path -> document), each on top of the files that its `options` name: others of them, or files on
+    the disk beside it, which `load` reads by path and text. The name of a file that is nowhere stays in its option."""
+    on_disk = dict[str, Document]()
     used = set[str]()
 
-    def whole(path: str, document: Document, depth: int = 0) -> Document:
-        name = document.at((option,))
-        if not isinstance(name, str) or depth > _MOST:
-            return document
-        found = text_of(name, {other: other for other in documents if other != path})
+    def found(path: str, name: str) -> str | None:
+        given = text_of(name, {other: other for other in documents if other != path})
         where = os.path.normpath(Path(path).parent / name)
-        if found is None and Path(where).is_file() and os.path.realpath(where) != os.path.realpath(path):
-            found = where
-            below[where] = load(where, read_text(Path(where)))
-        if found is None:
+        if given is None and Path(where).is_file() and os.path.realpath(where) != os.path.realpath(path):
+            on_disk[where] = load(where, read_text(Path(where)))
+            return where
+        return given
+
+    def whole(path: str, document: Document, depth: int = 0) -> Document:
+        layers, data = Layers(), document.data
+        for option in options if isinstance(data, Mapping) and depth < _MOST else ():
+            names = {name: found(path, name) for name in _files(data.get(option))}
+            used.update(filter(None, names.values()))
+            for below in filter(None, names.values()):
+                layers.add(whole(below, documents[below] if below in documents else on_disk[below], depth + 1))
+            if names and None not in names.values():
+                data = {key: each for key, each in data.items() if key != option}
+        if data is document.data:
             return document
-        used.add(found)
-        layers = Layers()
-        layers.add(whole(found, documents[found] if found in documents else below[found], depth + 1))
-        layers.add(_without(document, option))
+        layers.add(replace(document, data=data))
         return layers.document(path)
 
     made = {path: whole(path, document) for path, document in documents.items()}
     if documents and not made.keys() - used:
         path = next(iter(documents))
+        option = next(option for option in options if documents[path].at((option,)))
         raise InputError.of([documents[path].problem((option,), "names a file that builds on this one", "keep one")])
     return [document for path, document in made.items() if path not in used]
 
 
-def _without(document: Document, option: str) -> Document:
-    return replace(document, data={name: each for name, each in document.data.items() if name != option})
+def _files(value: Any) -> list[str]:
+    """The files that an option names: one, or those of a list of defaults of Hydra (`../math/grpo@_global_`)."""
+    if isinstance(value, str):
+        return [value]
+    names = [str(name).partition("@")[0] for name in value if name != "_self_"] if isinstance(value, list) else []
+    return [name if re.search(r"\.ya?ml$", name) else f"{name}.yaml" for name in names]

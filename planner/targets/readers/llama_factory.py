@@ -6,11 +6,12 @@ training_args.py; model/model_utils/checkpointing.py: layers recompute unless di
 
 from __future__ import annotations
 
+from ....profiles.io.document import Document
 from .. import adapter_choices
 from ..argv import Arguments
 from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading
-from . import accelerator_block, commands, engine_files, preferences
+from . import accelerator_block, commands, engine_files, own_programs, preferences
 from . import transformers_family as family
 from .reader import Reader, reads, value
 
@@ -52,6 +53,23 @@ def _frozen(settings: Settings, facts: Facts) -> Facts:
             "workload.freeze_language": settings.get(_FREEZES_TEXT, False)}  # fmt: skip
 
 
+_KINDS = {
+    _FREEZES: "bool", _FREEZES_TEXT: "bool",
+    **family.SHARDING_KINDS, accelerator_block.OPTION: "any", preferences.LEARNS: "any",
+    "model_name_or_path": "str", "cutoff_len": "int", "finetuning_type": "str",
+    "stage": "str", "lora_rank": "int", "lora_target": "any", "quantization_bit": "int", _METHOD: "str",
+    "freeze_trainable_layers": "int", "per_device_train_batch_size": "int", "gradient_accumulation_steps": "int",
+    "disable_gradient_checkpointing": "bool", "bf16": "any", "fp16": "any", "fp8": "any", "pure_bf16": "bool",
+    "optim": "str", "packing": "bool",
+    "neat_packing": "bool", "flash_attn": "any", "pref_loss": "any", "ref_model": "any",
+}  # fmt: skip
+
+
+def _prepared(document: Document, arguments: Arguments) -> Document:
+    found = own_programs.unfolded(commands.prepared(document, arguments), arguments, _KINDS)
+    return accelerator_block.expanded(found, arguments)
+
+
 def _stage(settings: Settings, facts: Facts) -> Facts:
     stage = settings.get("stage", "sft")
     if stage not in _STAGES:
@@ -70,16 +88,7 @@ READER = Reader(
     framework="LLaMA-Factory",
     version="0.9.5",
     commit="ff6d4d12",
-    kinds={
-        _FREEZES: "bool", _FREEZES_TEXT: "bool",
-        **family.SHARDING_KINDS, accelerator_block.OPTION: "any", preferences.LEARNS: "any",
-        "model_name_or_path": "str", "cutoff_len": "int", "finetuning_type": "str",
-        "stage": "str", "lora_rank": "int", "lora_target": "any", "quantization_bit": "int", _METHOD: "str",
-        "freeze_trainable_layers": "int", "per_device_train_batch_size": "int", "gradient_accumulation_steps": "int",
-        "disable_gradient_checkpointing": "bool", "bf16": "any", "fp16": "any", "fp8": "any", "pure_bf16": "bool",
-        "optim": "str", "packing": "bool",
-        "neat_packing": "bool", "flash_attn": "any", "pref_loss": "any", "ref_model": "any",
-    },
+    kinds=_KINDS,
     entries=(
         family.PLAIN,
         family.sharding(),
@@ -128,8 +137,9 @@ READER = Reader(
             r"remove_unused_columns|group_by_length|disable_shuffling|gradient_checkpointing(_kwargs)?)(\.|$)"
         ),
         modernise=_modernise,
+        forked="LLaMA-Factory",
     ),
-    prepared=lambda document, arguments: accelerator_block.expanded(commands.prepared(document, arguments), arguments),
+    prepared=_prepared,
     beside=engine_files.beside,
     document=commands.from_command("llamafactory-cli train", _COMMAND),
     commands=True,

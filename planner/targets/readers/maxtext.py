@@ -121,6 +121,6 @@ READER = Reader(
     prepared=_prepared,
     document=from_script(lambda path, text, given: read_document(path, text)),
     commands=True,
-    base="base_config",
+    base=("base_config",),
     compared=_compared,
 )  # fmt: skip

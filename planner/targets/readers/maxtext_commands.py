@@ -34,7 +34,7 @@ def from_script(load: Load) -> Load:
     def read(path: str, text: str, given: Sequence[str]) -> Document:
         if not is_script(path, text):
             return load(path, text, given)
-        variables = dict(word.partition("=")[::2] for word in given)
+        variables = dict(word.partition("=")[::2] for word in given if "=" in word)
         jobs = [*_jobs(text, slurm_variables(text) | variables)]
         if not jobs:
             raise InputError.of([FieldProblem("starts no training of MaxText", file=path)])

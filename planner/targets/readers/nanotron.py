@@ -12,7 +12,7 @@ from ..reading import Reading
 from .reader import Reader, reads
 
 # Every layer of that number has no positions, in models/qwen.py alone.
-_WITHOUT = f"{M}no_rope_layer"
+_WITHOUT, _SCALED = f"{M}no_rope_layer", f"{M}rope_scaling"
 
 # The model of models/starcoder2.py, and its options that have other names than those of Llama.
 _STARCODER = f"{M}is_starcoder2_config"
@@ -84,10 +84,22 @@ def _without_positions(settings: Settings, facts: Facts) -> Facts:
     return {"model.no_rope_layer_interval": every}
 
 
+def _scaled(settings: Settings, facts: Facts) -> Facts:
+    """Rotary positions as a config.json of transformers scales them, in forks."""
+    block = settings.get(_SCALED)
+    if not isinstance(block, dict):
+        return {}
+    kind = block.get("rope_type", block.get("type"))
+    if kind not in ("llama3", "linear", "default"):
+        raise NoCounterpartError(f"{_SCALED} `{kind}`: other rotary positions")
+    rest = {name: each for name, each in block.items() if name not in ("rope_type", "type")}
+    return {} if kind == "default" else {"model.rope_scaling": {"type": kind, **rest}}
+
+
 def _compared(facts: Facts) -> Compared:
     """Layouts of its target, or any with its degrees where the target plans no such model or training."""
     plain = facts["precision"] == "bf16" and facts["workload.optimizer"] == "adamw"
-    if plain and not {"model.no_rope_layer_interval", "model.bias"} & facts.keys():
+    if plain and not {"model.no_rope_layer_interval", "model.bias", "model.rope_scaling"} & facts.keys():
         return Compared("nanotron")
     fixed = {"vpp": 1, "ep": 1, "cp": facts["cp"], "zero": facts["zero"], "offload": "none",
              "schedule": facts["schedule"]}  # fmt: skip
@@ -110,16 +122,17 @@ READER = Reader(
         f"{P}tp_linear_async_communication": "any", f"{P}tp_recompute_allgather": "any",
         f"{P}domino.num_input_batches": "any", _WITHOUT: "int",
         _STARCODER: "any", **dict.fromkeys((_GROUPED, _ONE_HEAD, _ROTARY), "bool"), _ACTIVATION: "str", _WINDOW: "int",
-        f"{M}num_kv_heads": "int", f"{M}layer_norm_epsilon": "float",
+        f"{M}num_kv_heads": "int", _SCALED: "any", f"{M}layer_norm_epsilon": "float",
     },
     entries=(
-        *TABLE.entries, reads(("model.no_rope_layer_interval",), (_WITHOUT,), _without_positions),
+        *TABLE.entries, reads(("model.rope_scaling",), (_SCALED,), _scaled),
+        reads(("model.no_rope_layer_interval",), (_WITHOUT,), _without_positions),
         reads(("model.feed_forward", "model.attention", "model.tied_embeddings"),
               (_STARCODER, *_OWN, *_OF_STARCODER), _model_of_starcoder),
     ),
     reading=Reading(
         changes={
-            rf"{M}(moe_config|sliding_window_size|rope_scaling|rope_seq_len_interpolation_factor)":
+            rf"{M}(moe_config|sliding_window_size|rope_seq_len_interpolation_factor)":
                 "layers that differ from those of Llama",
             rf"{M}is_(mamba|gpt).*_config|{M}(ssm_cfg|d_model)": "another kind of model",
             rf"{P}(moe_layer_recompute|domino).*": "recomputation or messages that no plan has",

@@ -227,7 +227,7 @@ READER = Reader(
             rf"{_POLICY}(draft|reward_model_cfg)(\..*)?": "another model beside the policy",
             rf"{_CORE}fp8_cfg(\..*)?": "training in fp8",
         },
-        harmless=(r"^(sft|grpo|data|env|loss_fn|checkpointing|logger|cluster|defaults|policy\.(tokenizer|generation|"
+        harmless=(r"^(sft|grpo|reward_\w+|data|env|loss_fn|checkpointing|logger|cluster|defaults|policy\.(tokenizer|generation|"
                   r"scheduler|optimizer|make_sequence|max_grad|logprob|offload_optimizer|refit|hf_config|dynamic_batching|"
                   r"sequence_packing|megatron_cfg\.(?!fp8)|dtensor_cfg\.))"),
         modernise=preferences.of_nemo,

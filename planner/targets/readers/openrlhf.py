@@ -19,7 +19,7 @@ from ..reading import Reading
 from . import commands, engine_files, preferences
 from . import transformers_family as family
 from .engine_files import DEEPSPEED
-from .reader import Reader, reads, value
+from .reader import Reader, noted, reads, value, whole_micro_batch
 
 # Older name of an option, by which it is read -> its type, and its names in the programs of today.
 _NAMES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -37,6 +37,7 @@ _NAMES: dict[str, tuple[str, tuple[str, ...]]] = {
     "max_len": ("int", ("data.max_len",)), "actor_num_nodes": ("int", ("actor.num_nodes",)),
     "actor_num_gpus_per_node": ("int", ("actor.num_gpus_per_node",)),
     "use_dynamic_batch": ("bool", ("train.dynamic_batch_enable",)),
+    "train_max_tokens_per_gpu": ("int", ("train.max_tokens_per_gpu",)),
     "use_liger_kernel": ("bool", ("ds.use_liger_kernel",)),
 }  # fmt: skip
 _ALONE = {"bf16": "bool", "flash_attn": "bool", "prompt_max_len": "int", "generate_max_len": "int", "optim": "str",
@@ -49,7 +50,10 @@ _DEFAULTS = {"sft": (8, 2048), "dpo": (8, 512), "rm": (1, 512), "ppo": (4, 2048)
 _PAIRS = {"dpo": preferences.COMPARED, "rm": preferences.VALUED}
 _OTHER = {"kd": "a teacher beside the model that learns", "prm": "a reward model of steps, whose labels are tokens",
           "kto": "each answer is read beside an unmatched one, whose pass no gradient follows"}  # fmt: skip
-_COMMAND = commands.of_program(r"openrlhf[./]cli[./]train_\w+(\.py)? ")
+# A program of OpenRLHF, or one of a fork with its options.
+_COMMAND = commands.of_program(
+    r"(openrlhf[./]cli[./]|(^|[\s./]))train_(sft|dpo|rm|kd|kto|prm|ppo|ppo_ray)(\.py)? ",
+    [name for older in ("micro_train_batch_size", "zero_stage") for name in (older, *_NAMES[older][1])])
 _PROGRAMS = re.compile(r"train_(\w+?)(_ray)?(\.py)?$")
 
 
@@ -122,11 +126,16 @@ def _length(settings: Settings, facts: Facts) -> Facts:
 
 def _batch(settings: Settings, facts: Facts) -> Facts:
     """Sequences of an optimizer step over all ranks, and of a micro-batch on one."""
-    if settings.get("use_dynamic_batch"):
-        raise NoCounterpartError("use_dynamic_batch: micro-batches of so many tokens, as answers turn out")
+    batch, length = settings.get("train_batch_size", 128), facts.get("workload.seq_len", 1)
+    if settings.get("use_dynamic_batch"):  # seqlen_balancing.py: the ranks of a sequence share its tokens
+        tokens = settings.get("train_max_tokens_per_gpu", 16192) * facts["cp"] * facts["tp"]
+        ranks = settings.get("actor_num_nodes", 1) * settings.get("actor_num_gpus_per_node", 8)
+        size = whole_micro_batch(tokens // length, batch, ranks // (facts["cp"] * facts["tp"]))
+        told = f"use_dynamic_batch: {tokens} tokens are priced as {size} sequences of {length}"
+        return {"micro_batch": size, "workload.global_batch": batch} | noted(facts, told)
     default = _DEFAULTS.get(settings.get(_PROGRAM, "sft"), _DEFAULTS["sft"])[0]
     return {"micro_batch": settings.get("micro_train_batch_size", default),
-            "workload.global_batch": settings.get("train_batch_size", 128)}  # fmt: skip
+            "workload.global_batch": batch}  # fmt: skip
 
 
 def _recompute(settings: Settings, facts: Facts) -> Facts:
@@ -173,7 +182,8 @@ READER = Reader(
         reads(("workload.seq_len",), _names("max_len", "prompt_max_len", "generate_max_len", "packing_samples"),
               _length),
         reads(("micro_batch", "workload.global_batch"),
-              _names("micro_train_batch_size", "train_batch_size", "use_dynamic_batch"), _batch),
+              _names("micro_train_batch_size", "train_batch_size", "use_dynamic_batch", "train_max_tokens_per_gpu"),
+              _batch),
         reads(("precision",), _names("bf16", "param_dtype"), _precision),
         reads(("recompute", "recompute_modules", "recompute_layers"), _names("gradient_checkpointing"), _recompute),
         reads(("workload.optimizer",), ("optim",), _optimizer),
@@ -201,6 +211,7 @@ READER = Reader(
             r"deepspeed_enable_sleep|universal_ckpt|ring_head_stride|use_ds_universal_ckpt|max_tokens_per_gpu)"
         ),
         modernise=_modernise,
+        forked="OpenRLHF",
     ),
     prepared=commands.prepared,
     document=commands.from_command("openrlhf.cli.train_*", _COMMAND),

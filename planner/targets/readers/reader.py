@@ -110,11 +110,12 @@ class Reader:
     beside: Callable[[str, str], Arguments | None] = lambda path, text: None
     # (path, text, words of --arg) -> the document of a file of its own.
     document: Callable[[str, str, Sequence[str]], Document] = lambda path, text, given: read_document(path, text)
-    # Whether a word of --arg without a dot sets a variable of a script; that of no option, where a file is a script.
+    # Whether a word of --arg without a dot sets a variable of a script; that of no option, where a file is a script. A
+    # word without `=` is a positional parameter there.
     variables: bool = False
     commands: bool = False
-    # The option with the file that a file changes, where files build on one another.
-    base: str = ""
+    # The options with the files that a file changes, where files build on one another.
+    base: tuple[str, ...] = ()
     # Brings a document into the form that the options describe.
     prepared: Callable[[Document, Arguments], Document] = lambda document, arguments: document
     compared: Callable[[Facts], Compared] = lambda facts: Compared("any")
@@ -161,6 +162,8 @@ class Reader:
         out = {}
         for word in given:
             name, equals, text = word.lstrip("+").partition("=")
+            if not equals and (variables or self.variables):  # a positional parameter
+                continue
             if equals and self.variables and "." not in name:
                 continue
             if equals and name in options.options:

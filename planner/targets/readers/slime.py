@@ -139,7 +139,7 @@ def _gap(arguments: Arguments, name: str, text: str) -> None:
 
 _CONFIG = replace(MEGATRON, reading=Reading(
     older={**MEGATRON.reading.older, **_OWN}, modernise=_modernise, changes=_CHANGES,
-    exclusive=MEGATRON.reading.exclusive, harmless=MEGATRON.reading.harmless))  # fmt: skip
+    exclusive=MEGATRON.reading.exclusive, harmless=MEGATRON.reading.harmless, forked="slime"))  # fmt: skip
 
 
 def _options(version: str | None) -> tuple[OptionList, str]:

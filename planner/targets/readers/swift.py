@@ -102,8 +102,8 @@ def _complete_deepspeed(arguments: Arguments) -> None:
     """`deepspeed` as a name, or the options themselves, with those that swift puts into them."""
     given = arguments.settings
     block = given.get(DEEPSPEED)
-    if isinstance(block, str):
-        block = {"zero_optimization": dict(_DEEPSPEED[block])} if block in _DEEPSPEED else block
+    if isinstance(block, str) and (known := _DEEPSPEED.get(block.removeprefix("default-").replace("-", "_"))):
+        block = {"zero_optimization": dict(known)}  # `default-zero3` is a name of releases before 3
     options = {name: given[name] for name in _IN_DEEPSPEED if given.get(name) is not None}
     if not block:
         arguments.notes += [f"{name}: swift takes it into the options of deepspeed, which are not given"
@@ -287,7 +287,7 @@ READER = Reader(
             r"loss_scale|lr|max_(epochs|grad_norm|model_len|new_tokens|pixels|shard_size|steps)|"
             r"model_(author|dir|info|meta|name|revision|suffix|type)|num_(beams|train_epochs)|optim_args|"
             r"packing_(num_proc|strategy)|padding_side|per_device_eval|reft|remove_unused|safe_serialization|save|"
-            r"stopping_strategy|swanlab|swift|system|template|trackio|training_args|truncation_strategy|tuner_backend|vera|"
+            r"stopping_strategy|swanlab|swift|system|template|trackio|training_args|use_hf|truncation_strategy|tuner_backend|vera|"
             r"vit_(lr|gradient_checkpointing))(_|\.|$)"
         ),
         modernise=_modernise,

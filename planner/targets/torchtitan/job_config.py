@@ -36,6 +36,8 @@ _RENAMED = {
 _ACCUMULATION = Option(ACCUMULATION, "int")
 # Of releases up to 0.2: the degree inside experts, which has no effect where these have no degree of their own.
 _ETP = "parallelism.expert_tensor_parallel_degree"
+# Of release 0.2: the library that brings tokens to their experts.
+_DISPATCHER = "parallelism.expert_parallel_comm_backend"
 CHANGES: Mapping[str, str] = {
     r"parallelism\.pipeline_parallel_split_points": "stages by names of modules",
     r"parallelism\.pipeline_parallel_microbatches": "a number of micro-batches",
@@ -52,10 +54,14 @@ PRICES: Mapping[str, str] = {
     r"override(\..*)?": "another config than that of the file",
 }
 HARMLESS = (
-    r"enable_async_tensor_parallel|disable_loss_parallel|enable_loss_parallel|enable_compiled_autograd|"
+    r"expert_parallel_comm_backend|enable_async_tensor_parallel|disable_loss_parallel|enable_loss_parallel|enable_compiled_autograd|"
     r"context_parallel_rotate_method|custom_|training\.(deterministic|max_norm|dataset|steps|warmup|gc_freq|"
     r"fp8_linear|enable_fp8_linear|mixed_precision_reduce|classifier_free_guidance_prob|test_mode)|converters|fused"
 )
+
+
+# Words in names of forks' options for the states of an optimizer.
+_STATES = re.compile(r"dtype|bits|8bit|quant|offload|cpu")
 
 
 def read_job_config(path: str, text: str, options: OptionList) -> Arguments:
@@ -73,9 +79,11 @@ def read_job_config(path: str, text: str, options: OptionList) -> Arguments:
     if str(mode) not in ("none", "full", "selective"):
         arguments.gaps.append(FieldProblem(f"`{mode}` is no mode of a plan", file=path, line=line,
                                            field="activation_checkpoint.mode"))  # fmt: skip
-    _model(arguments, dict(document.data))
+    _model(arguments, dict(document.data), path)
     optimizer = document.at(("optimizer",))
     if isinstance(optimizer, Mapping):
+        arguments.gaps += [document.problem(("optimizer", name), "states of another type or in another place")
+                           for name, given in optimizer.items() if given and _STATES.search(name)]  # fmt: skip
         arguments.settings[optimizers.OPTION] = optimizers.of_section(optimizer)
         arguments.lines[optimizers.OPTION] = document.line(("optimizer",))
     if mode == "selective" and flux.builds(arguments.settings):
@@ -92,6 +100,8 @@ def _move(arguments: Arguments, data: Mapping[str, Any], options: OptionList, pa
         moved = f"parallelism.{rest}" if section in _FORMER_SECTIONS and "parallel" in rest else name
         new = _RENAMED.get(name, moved)
         value = data.get(section, {}).get(rest) if isinstance(data.get(section), Mapping) else None
+        if name == _DISPATCHER and value not in (None, "standard"):
+            arguments.notes.append(f"{name} {value}: priced as the standard exchange of tokens")
         if new == _ETP and (value == 1 or (data.get(section) or {}).get("expert_parallel_degree", 1) == 1):
             arguments.unknown.pop(name)
         elif (option := _ACCUMULATION if new == ACCUMULATION else options.options.get(new)) is not None:
@@ -105,7 +115,7 @@ def _move(arguments: Arguments, data: Mapping[str, Any], options: OptionList, pa
             arguments.unknown.pop(name)
 
 
-def _model(arguments: Arguments, data: Mapping[str, Any]) -> None:
+def _model(arguments: Arguments, data: Mapping[str, Any], path: str) -> None:
     model = data.get("model", {})
     if not isinstance(model, Mapping):
         return
@@ -120,3 +130,6 @@ def _model(arguments: Arguments, data: Mapping[str, Any]) -> None:
     if any("mx" in str(converter) for converter in converters):
         arguments.settings["converters"] = "float8"
         arguments.notes.append("the mx converter is priced as float8")
+    if others := [str(name) for name in converters if not re.search("float8|mx", str(name))]:
+        arguments.gaps.append(FieldProblem(f"{', '.join(others)}: layers that no plan has", file=path,
+                                           field="model.converters"))  # fmt: skip

@@ -85,6 +85,21 @@ def test_problems_are_in_the_file_that_states_them(tmp_path: Path) -> None:
         import_config("areal", [tmp_path / "run.sh", path], {"gpu": "h100-sxm-80gb"}, None, ())
 
 
+def test_a_config_on_defaults_of_hydra(tmp_path: Path) -> None:
+    (tmp_path / "math").mkdir()
+    parent = CONFIG.replace("BACKEND", "fsdp:d8").replace("MODEL", "Qwen/Qwen3-8B")
+    (tmp_path / "math" / "grpo.yaml").write_text(parent, encoding="utf-8")
+    path = tmp_path / "own" / "child.yaml"
+    path.parent.mkdir()
+    path.write_text("defaults: [../math/grpo@_global_, _self_]\n"
+                    "actor: {backend: 'fsdp:d4', grad_reduce_dtype: float32}\n")  # fmt: skip
+    found = import_config("areal", [path], {"gpu": "h100-sxm-80gb"}, None, ())
+    assert (str(found.layout), found.gaps) == ("dp4-mbs2-z3-rfull", ())
+    (tmp_path / "math" / "grpo.yaml").unlink()
+    gaps = import_config("areal", [path], {"gpu": "h100-sxm-80gb"}, None, ()).gaps
+    assert gaps[0].field == "defaults"
+
+
 @pytest.mark.parametrize(("text", "layout"), [
     ("sglang:d4t2+fsdp:d8", "dp8-mbs2-z3-rfull"),
     ("sglang.d4p1t2+d4p2t1", "pp2-dp4-mbs2-z1-rfull"),

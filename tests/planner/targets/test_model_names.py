@@ -23,7 +23,7 @@ TITAN = '[model]\nname = "{}"\nflavor = "{}"\n[training]\nlocal_batch_size = 1\n
         ("Qwen/Qwen3-Coder-7B", None), ("Qwen2.5-Coder", None), ("deepseek-ai/deepseek-llm-7b-chat", "deepseek-llm-7b"),
         ("models/deepseek-coder-6.7b-base/pt", "deepseek-coder-6.7b"), ("out/qwen3-8b/checkpoint-500", "qwen3-8b"),
         ("out/own/checkpoint-500", None), ("pt", None),
-        ("casperhansen/llama-3-70b-fp16", "llama-3-70b"),
+        ("casperhansen/llama-3-70b-fp16", "llama-3-70b"), ("allenai/Llama-3.1-Tulu-3-8B-SFT", "llama-3.1-8b"),
         ("Qwen/Qwen2.5-7B-Instruct-AWQ", None), ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", None),
         ("RedHatAI/Qwen3-32B-FP8-dynamic", None), ("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "qwen2.5-7b"),
     ],

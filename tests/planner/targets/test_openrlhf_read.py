@@ -44,6 +44,9 @@ def imported(folder: Path, text: str, **given: object) -> Imported:
     (PPO.replace("--bf16 --flash_attn", "--param_dtype bf16").replace("--packing_samples", ""), "dp8-mbs2-z2-rnone",
      4096, 128),
     (TODAY, "tp2-nosp-dp4-mbs2-z3-rfull", 4096, 64),
+    (PPO.replace("--bf16", "--bf16 --use_dynamic_batch"), "dp8-mbs2-z2-rnone", 4096, 128),
+    (PPO.replace("--bf16", "--bf16 --use_dynamic_batch --train_max_tokens_per_gpu 40000 --push_to_hub a/b"),
+     "dp8-mbs8-z2-rnone", 4096, 128),
     (TODAY.replace("zero_stage 3", "lora.rank 16 --ds.load_in_4bit"), "tp2-nosp-dp4-mbs2-z2-rfull", 4096, 64),
 ])  # fmt: skip
 def test_layout_and_batch(tmp_path: Path, text: str, layout: str, seq_len: int, batch: int) -> None:
@@ -62,7 +65,6 @@ def test_layout_and_batch(tmp_path: Path, text: str, layout: str, seq_len: int, 
     (PPO.replace("--bf16", "--bf16 --pretrain_data own"), "pretrain_data"),
     (TODAY.replace("--data.max_len", "--optim muon --data.max_len"), "optim"),
     (TODAY.replace("--data.max_len", "--ds.grad_accum_dtype bf16 --data.max_len"), "data_types"),
-    (PPO.replace("--bf16", "--bf16 --use_dynamic_batch"), "use_dynamic_batch"),
 ])  # fmt: skip
 def test_what_may_change_the_layout_is_named(tmp_path: Path, text: str, option: str) -> None:
     assert [gap.field for gap in imported(tmp_path, text, gpus=8).gaps] == [option]
@@ -79,6 +81,23 @@ def test_a_reward_model(tmp_path: Path) -> None:
     assert found.price().best.step_s < 0.8 * of_pairs.price().best.step_s
     default = imported(tmp_path, text.replace("--micro_train_batch_size 1", "").replace("--max_len 8192", ""), gpus=8)
     assert (default.layout.micro_batch, default.request.workload.seq_len) == (2, 512)
+
+
+def test_a_program_of_a_fork(tmp_path: Path) -> None:
+    """It has the options of OpenRLHF; a script named alike without them is none."""
+    text = OLDER.replace("openrlhf.cli.train_dpo", "train.train_dpo")
+    assert str(imported(tmp_path, text, gpus=8).layout) == "cp2r-dp4-mbs2-z3-rfull-oopt"
+    with pytest.raises(InputError, match="starts no"):
+        imported(tmp_path, "#!/bin/bash\npython train_sft.py --learning_rate 1e-5\n")
+
+
+def test_options_of_forks(tmp_path: Path) -> None:
+    """Those without a word of a layout in their names are named and change nothing; others are gaps."""
+    found = imported(tmp_path, TODAY.replace("--data.max_len", "--stop_turns 3 --data.max_len"), gpus=8)
+    assert not found.gaps
+    assert "stop_turns: of a program other than OpenRLHF's: taken to change no step" in found.assumed
+    gaps = imported(tmp_path, TODAY.replace("--data.max_len", "--turns_of_experts 3 --data.max_len"), gpus=8).gaps
+    assert [gap.field for gap in gaps] == ["turns_of_experts"]
 
 
 def test_other_scripts_are_refused(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from meshwright.planner.importing import import_config
 
 from meshwright.errors import InputError
 
+from .test_readers import NANOTRON
+
 BLOCK = """\
 tags: {model: small}
 mlflow: {tracking_uri: x}
@@ -34,8 +36,57 @@ def test_a_block_of_training_arguments(tmp_path: Path) -> None:
     assert [gap.line for gap in found.gaps] == [9]
 
 
+PROGRAM = """\
+method: sft
+backend: trl
+model: {name_or_path: Qwen/Qwen3-0.6B, attn_implementation: sdpa}
+sft: {max_seq_length: 2048, packing: true}
+lora: {r: 8}
+slurm: {num_nodes: 2, gpus_per_node: 4, wall_time: "02:00:00"}
+training: {per_device_train_batch_size: 2, gradient_accumulation_steps: 4, bf16: true}
+"""
+
+
+def test_options_in_other_blocks(tmp_path: Path) -> None:
+    """Names of the trainer count wherever they stand; ranks are those of the job; the rest is named."""
+    path = tmp_path / "own.yaml"
+    path.write_text(PROGRAM, encoding="utf-8")
+    found = import_config("hf-trainer", [path], {"gpu": "h100-sxm-80gb"})
+    assert (str(found.layout), found.gaps) == ("dp8-mbs2-z0-rnone", ())
+    assert (found.request.model, found.request.workload.seq_len) == ("qwen3-0.6b", 2048)
+    assert "method, backend, slurm: of the program's own, taken to change no step" in found.assumed
+    path.write_text(PROGRAM.replace("method: sft", "method: grpo") + "parallel: {tp_size: 2}\n", encoding="utf-8")
+    gaps = import_config("hf-trainer", [path], {"gpu": "h100-sxm-80gb"}).gaps
+    assert [(gap.field, gap.line) for gap in gaps] == [("method", 1), ("parallel", 8)]
+
+
+def test_a_block_for_llama_factory(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("backend: llamafactory\nslurm: {num_nodes: 1, gpus_per_node: 4}\nllamafactory:\n  stage: sft\n"
+                    "  finetuning_type: full\n  model_name_or_path: Qwen/Qwen3-0.6B\n  cutoff_len: 1024\n"
+                    "  per_device_train_batch_size: 2\n  bf16: true\n", encoding="utf-8")  # fmt: skip
+    found = import_config("llama-factory", [path], {"gpu": "h100-sxm-80gb"})
+    assert (str(found.layout), found.gaps) == ("dp4-mbs2-z0-rfull", ())
+
+
 def test_what_a_tracker_recorded_is_no_config(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("wandb_version: 1\nper_device_train_batch_size:\n  value: 1\n", encoding="utf-8")
     with pytest.raises(InputError, match="W&B recorded"):
         import_config("hf-trainer", [path], {"gpu": "h100-sxm-80gb", "gpus": 4})
+
+
+def test_scaled_positions_of_a_fork_of_nanotron(tmp_path: Path) -> None:
+    """They are those of a config.json; other kinds are gaps."""
+    path = tmp_path / "run.yaml"
+    scaled = ("    rope_scaling: {factor: 32.0, high_freq_factor: 4.0, low_freq_factor: 1.0,"
+              " original_max_position_embeddings: 8192, rope_type: llama3}\n")  # fmt: skip
+    path.write_text(NANOTRON + scaled, encoding="utf-8")
+    found = import_config("nanotron", [path], {"gpu": "h100-sxm-80gb"})
+    assert not found.gaps
+    assert isinstance(found.request.model, dict)
+    assert found.request.model["rope_scaling"]["type"] == "llama3"
+    assert found.request.target == "any"
+    path.write_text(NANOTRON + scaled.replace("llama3", "longrope"), encoding="utf-8")
+    gaps = import_config("nanotron", [path], {"gpu": "h100-sxm-80gb"}).gaps
+    assert [gap.field for gap in gaps] == ["model.model_config.rope_scaling"]

@@ -19,11 +19,11 @@ CHANGES = {
     "hf-trainer": (
         "attn_implementation: eager", "torch_compile: true", "config_name: mine/small", "config_overrides: n_layer=2",
         "model_init_kwargs: {num_hidden_layers: 2}", "use_dora: true", 
-        "fsdp: full_shard\nfsdp_config: {xla_fsdp_grad_ckpt: true}", "local_rank: 3",
+        "fsdp: full_shard\nfsdp_config: {xla_fsdp_grad_ckpt: true}", "own_tower: 3",
     ),
     "axolotl": (
         "peft_use_dora: true", "use_dora: true", "ddp_static_graph: true", "num_labels: 2", "use_vllm: true",
-        "use_onebitllms: true", "device_map: auto", "max_memory: {0: 20GiB}", "eager_attention: true",
+        "use_onebitllms: true", "device_map: balanced", "max_memory: {0: 20GiB}", "eager_attention: true",
         "lora_rank_pattern: {q_proj: 4}", "peft_trainable_token_indices: [1]", "torch_compile: true",
         "fsdp_config: {mixed_precision_policy: fp16}",
     ),

@@ -174,6 +174,25 @@ def test_groups_of_micro_batches_by_tokens_are_not_judged(tmp_path: Path) -> Non
         imported(tmp_path, "slime", text.replace("--use-dynamic-batch-size", ""), SLIME_MODEL)
 
 
+def test_options_of_slimes_forks(tmp_path: Path) -> None:
+    """Without a word of a layout, a model or a batch they are named; `dp` is one."""
+    text = SLIME.replace("--colocate", "--colocate --multi-turn-gamma 1.0 --do-precheck")
+    found = imported(tmp_path, "slime", text, SLIME_MODEL)
+    assert not found.gaps
+    told = "--multi-turn-gamma, --do-precheck: of a program other than slime's: taken to change no step"
+    assert told in found.assumed
+    (gap,) = imported(tmp_path, "slime", text.replace("--do-precheck", "--turns-dp-parts 2"), SLIME_MODEL).gaps
+    assert gap.field == "--turns-dp-parts"
+
+
+def test_positional_parameters_of_a_script(tmp_path: Path) -> None:
+    """`set -e` scripts check their number; the second decides on the batch."""
+    text = 'if [[ $# -ne 2 ]]; then exit 2; fi\ncase $2 in small) N=64;; *) N=128;; esac\n' + VERL.replace(
+        "ppo_mini_batch_size=64", "ppo_mini_batch_size=$N")  # fmt: skip
+    sizes = [lengths(imported(tmp_path, "verl", text, arguments=("run", size)))[1] for size in ("small", "large")]
+    assert sizes == [256, 512]
+
+
 def test_batches_of_slime_that_contradict(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--global-batch-size: 256 is not 128, the sequences of a rollout by its 2"):
         imported(tmp_path, "slime", SLIME.replace("--colocate", "--global-batch-size 256"), SLIME_MODEL)

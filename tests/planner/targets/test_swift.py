@@ -36,6 +36,7 @@ def test_the_options_that_a_run_leaves(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("changes", "layout"), [
     ({"deepspeed": "zero2"}, "cp2u-dp4-mbs1-z2-rfull"),
+    ({"deepspeed": "default-zero2-offload"}, "cp2u-dp4-mbs1-z2-rfull-oopt"),
     ({"deepspeed": "zero1", "sequence_parallel_size": 1}, "dp8-mbs1-z1-rfull"),
     ({"deepspeed": None, "fsdp": "fsdp2", "gradient_checkpointing": False}, "cp2u-dp4-mbs1-z3-rfull"),
     ({"model": "Qwen2.5-0.5B", "sequence_parallel_size": 3, "global_world_size": 6, **PADDED},

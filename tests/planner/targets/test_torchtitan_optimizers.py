@@ -58,6 +58,23 @@ def imported(folder: Path, name: str, text: str) -> Imported:
     return import_config("torchtitan", [path], {"cluster": "dgx-h100:1"}, release)
 
 
+@pytest.mark.parametrize(("old", "new", "option"), [
+    ('name = "AdamW"', 'name = "AdamW"\nstate_dtype = "bfloat16"', "optimizer.state_dtype"),
+    ('flavor = "8B"', 'flavor = "8B"\nconverters = ["quantized_linear"]', "model.converters"),
+])  # fmt: skip
+def test_options_of_forks(tmp_path: Path, old: str, new: str, option: str) -> None:
+    """States of another type and layers of another kind are gaps; those of torchtitan itself are read."""
+    assert [gap.field for gap in imported(tmp_path, "own.toml", TOML.replace(old, new)).gaps] == [option]
+    assert not imported(tmp_path, "own.toml", TOML.replace('"8B"', '"8B"\nconverters = ["float8"]')).gaps
+
+
+def test_the_exchange_of_tokens_by_another_library(tmp_path: Path) -> None:
+    text = TOML + '[parallelism]\nexpert_parallel_comm_backend = "deepep"\n'
+    found = imported(tmp_path, "own.toml", text)
+    assert not found.gaps
+    assert "parallelism.expert_parallel_comm_backend deepep: priced as the standard exchange of tokens" in found.assumed
+
+
 @pytest.mark.parametrize("maker", ["Trainer.Config", "Own"])
 def test_a_simple_subclass_is_read_as_the_config(tmp_path: Path, maker: str) -> None:
     found = imported(tmp_path, "config_registry.py", MODULE.replace("MAKER", maker))
