@@ -88,11 +88,18 @@ def _append(path: Path, line: str) -> str | None:
 
 
 def _begin(path: Path, done: int) -> None:
-    """Starts the file of a run, or removes the steps after `done` from the file of a run that goes on."""
+    """Starts the file of a run, or cuts the steps after `done` off the file of a run that goes on, and a last line that
+    a crash left without its end."""
     try:
-        before = path.read_text(encoding="utf-8").splitlines() if done and path.exists() else []
-        kept = [line for line in before if int(json.loads(line)["step"]) <= done]
-        path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        end = 0
+        for line in path.read_bytes().splitlines(keepends=True) if done and path.exists() else ():
+            if not line.endswith(b"\n") or int(json.loads(line)["step"]) > done:
+                break
+            end += len(line)
+        if end:
+            os.truncate(path, end)
+        else:
+            path.write_bytes(b"")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}", hint="give `--metrics` another file") from None
     except (ValueError, KeyError, TypeError) as error:

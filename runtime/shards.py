@@ -96,7 +96,12 @@ def digest_of(path: Path) -> str:
 
 
 def open_text(path: Path) -> Row:
-    """The bytes of a file as tokens."""
+    """The bytes of a file as tokens. Raises InputError for a file that is no text, as Parquet or a compressed one."""
+    with path.open("rb") as file:
+        zero = file.read(_SAMPLE_BYTES).find(b"\0")
+    if zero >= 0:
+        raise InputError(f"{path}: no text: byte {zero} is zero", hint="`meshwright launch tokens` writes token shards "
+                         "from text, which are .npy")  # fmt: skip
     return np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, np.uint8)
 
 

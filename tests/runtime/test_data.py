@@ -74,6 +74,9 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     (tmp_path / "broken.npy").write_bytes(b"nothing")
     with pytest.raises(InputError, match=r"broken\.npy"):
         open_source(str(tmp_path / "broken.npy"), 256, 8, 1, seed=0)
+    (tmp_path / "a.parquet").write_bytes(b"PAR1\x15\x04\x15\x00" + bytes(range(1, 60)))
+    with pytest.raises(InputError, match=r"a\.parquet: no text: byte 7 is zero"):
+        open_source(str(tmp_path / "a.parquet"), 256, 8, 1, seed=0)
     for empty in ("empty.npy", "empty.bin"):
         (tmp_path / empty).touch()
         with pytest.raises(InputError, match=f"{empty}: the file is empty"):

@@ -127,6 +127,10 @@ def test_metrics_of_a_run_that_went_back(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert lines[2]["tokens"] == 3 * wanted.tokens_per_step
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"format_version": "1.0", "st')  # as a crash of the machine leaves it
+    Metrics(wanted, 3, path, None)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == lines
     assert (lines[0]["mfu"], lines[0]["predicted_mfu"], lines[0]["predicted_step_s"]) == (0.2, 0.4, 0.5)
     assert event_line(step(1), wanted).endswith("1 s (predicted 0.5 s)  MFU 20.0% (predicted 40.0%)")
     assert wanted.mfu(0.5) == 0.4
