@@ -32,7 +32,7 @@ _EXTENDS, _SCALING = "--moe-tp-extend-ep", "--rope-scaling-type"
 _ADAPTERS = ("--lora-r", "--lora-target-modules", "--qlora")
 _STAGE = "--stage"
 # Sequences as long as they are, where a plan has the longest.
-_UNPADDED = ("--no-pad-to-seq-lengths", "--variable-seq-lengths")
+_UNPADDED = ("--no-pad-to-seq-lengths", "--variable-seq-lengths", "--use-packed-seq-params")
 # Kernels, and memory that they save, which no plan has.
 _ASIDE = ("--reuse-fp32-param", "--use-ascend-mc2", "--use-ascend-coc", "--moe-alltoall-overlap-comm",
           "--moe-allgather-overlap-comm", "--lora-fusion", "--use-pft", "--use-uneven-all-to-all",
@@ -55,7 +55,7 @@ HARMLESS = (
     r"^--(use-cp-send-recv-overlap|kv-head-repeat-before-uly-alltoall|lora-(alpha|load|ckpt-filter)|norm-topk-prob|"
     r"seq-aux|moe-permutation-async-comm|shape-order|attention-mask-type|neat-pack|padded-samples|"
     r"enable-recompute-layers-per-pp-rank|mla-(mm-split|fa-without-pad|fa-divide-qk)|optimize-(vpp-)?send-recv-comm|"
-    r"router-gating-in-fp32|topk-softmax-in-fp32|beta-(fast|slow)|rope-scaling-original-max-position-embeddings|"
+    r"router-gating-in-fp32|topk-softmax-in-fp32|(rope-scaling-)?beta-(fast|slow)|ai-framework|rope-scaling-original-max-position-embeddings|"
     r"is-instruction-dataset|megatron-cp-in-bnsd|cp-window-size|npu-deterministic|jit-compile|add-rmsnorm-offset)$"
 )
 
@@ -126,7 +126,7 @@ def _experts(arguments: Arguments) -> None:
     layers, dense = given.get("--num-layers", 0), given.get(_DENSE)
     if dense is not None and str(given.get("--moe-layer-freq", 1)) not in ("1", "-1"):
         arguments.gap(_DENSE, "dense blocks in front and between those with experts")
-    elif dense is not None and not 0 <= dense < layers:
+    elif dense is not None and not -1 <= dense < layers:
         arguments.gap(_DENSE, f"`{dense}` leaves no block with experts of {layers}")
     elif dense is not None:
         given.pop("--moe-layer-freq", None)

@@ -110,7 +110,7 @@ HARMLESS = (
     r"sdpa|number-of|threads|gradient-clip\w*|bias-update|zero-mean|scattered|torchrun|torch-compile|fast-softmax|with-stack|deterministic|symmetric|nvtx|prefetch|"
     r"no-async-tensor|moe-eval|sync-tp|zero-(reduce|allgather|contig\w*)|allow-unspec\w*|regional|repeated|"
     r"seq-len-plus-one|goldfish|group-query-in|python|env|experiment|run|note|partition-data|faiss|indexer|retriever-(report|score)|"
-    r"label-smoothing|(output-layer-)?init-method(-normal)?|aux-loss-score-function|hpu|theoretical-device-tflops|tf32)($|[-_])"
+    r"label-smoothing|(output-layer-)?init-method(-normal)?|aux-loss-(score-function|type)|moe[-_]log|hpu|nsight|theoretical-device-tflops|tf32)($|[-_])"
 )
 _PREFERENCES = re.compile(r"(^|_)(dpo|orpo|kto|simpo|ppo|grpo|rlhf|reward|prm|orm)(_|\.|$)")
 _OTHER_MODELS = re.compile(r"bert|(^|_)t5|(^|_)ict|vision|vlm|vit|retro|llava|realm|retriev|dino|inpaint|classif")

@@ -42,10 +42,12 @@ NUMBERS = (
     "--virtual-pipeline-model-parallel-size",
 )  # fmt: skip
 REALS = ("--layernorm-epsilon", "--moe-loss-coeff", "--moe-train-capacity-factor", "--zero-stage")
-WORDS = ("--task", "--activations-checkpoint-method", "--glu-activation", "--attention-head-type", "--mlp-type",
-         "--pp-partition-method", engine_json.CONFIG)  # fmt: skip
+WORDS = ("--task", "--layernorm-type", "--activation-func-type", "--activations-checkpoint-method", "--glu-activation",
+         "--attention-head-type", "--mlp-type", "--pp-partition-method", engine_json.CONFIG)  # fmt: skip
 _REPLICAS = "--data-parallel-size-arg"  # Supercomputing-System-AI-Lab/Megatron-DeepSpeed
 _BALANCE = "--moe-router-load-balancing-type"
+# core_v0.9.0, transformer_config.py: alltoall_seq is the exchange of today with tensor parallelism apart.
+_DISPATCHER, _DISPATCHERS = "--moe-token-dispatcher-type", ("allgather", "alltoall", "flex")
 _BALANCES = ("aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none")
 OLDER: Mapping[str, Option] = {
     **{name: Option(name, "flag") for name in FLAGS}, **{name: Option(name, "int") for name in NUMBERS},
@@ -64,6 +66,7 @@ OLDER: Mapping[str, Option] = {
     "--recompute-modules": Option("--recompute-modules", "str", many=True),
     "--optimizer": Option("--optimizer", "str"), "--tokenizer-type": Option("--tokenizer-type", "str"),
     _BALANCE: Option(_BALANCE, "str", many=True), _REPLICAS: Option(_REPLICAS, "int"),
+    _DISPATCHER: Option(_DISPATCHER, "str"),
 }  # fmt: skip
 # Older name -> today's, with the same value.
 _RENAMED = {
@@ -72,6 +75,7 @@ _RENAMED = {
     "--activations-checkpoint-num-layers": "--recompute-num-layers",
     "--layernorm-epsilon": "--norm-epsilon", "--topk": "--moe-router-topk",
     "--moe-expert-parallel-size": "--expert-model-parallel-size", "--moe-loss-coeff": "--moe-aux-loss-coeff",
+    "--layernorm-type": "--normalization",  # of Habana, as --activation-func-type
     "--n-head-kv": "--num-key-value-heads", "--intermediate-size": "--ffn-hidden-size",
     "--use-llama2-rotary-position-embeddings": "--use-rotary-position-embeddings",
     "--rotary-position-embeddings-theta": "--rotary-base",
@@ -116,7 +120,11 @@ def _names(arguments: Arguments) -> None:
     given = arguments.settings
     for name in [name for name, value in given.items() if _STATES.fullmatch(name) and value == "fp32"]:
         del given[name]
-    if given.get("--moe-token-dispatcher-type") == "flex":
+    if given.get(_DISPATCHER) == "alltoall_seq":
+        given[_DISPATCHER] = "alltoall"
+    elif given.get(_DISPATCHER, "flex") not in _DISPATCHERS:
+        arguments.gap(_DISPATCHER, f"`{given.pop(_DISPATCHER)}` is none of {', '.join(_DISPATCHERS)}")
+    if given.get(_DISPATCHER) == "flex":
         given.setdefault("--moe-flex-dispatcher-backend", "deepep")  # its default
     if given.get("--attention-backend") == "auto":  # its default
         given.pop("--attention-backend")
@@ -132,11 +140,12 @@ def _names(arguments: Arguments) -> None:
     fp8 = next((value for name, value in (("--fp8-hybrid", "hybrid"), ("--fp8-e4m3", "e4m3")) if given.get(name)), None)
     if fp8:
         arguments.replace("--fp8-hybrid" if fp8 == "hybrid" else "--fp8-e4m3", {"--fp8-format": fp8})
-    activation = given.get("--glu-activation")
-    if activation == "swiglu":
-        arguments.replace("--glu-activation", {"--swiglu": True})
-    elif activation is not None:
-        arguments.gap("--glu-activation", f"`{given.pop('--glu-activation')}` has no counterpart in a plan")
+    for name, plain in (("--glu-activation", None), ("--activation-func-type", "gelu")):
+        activation = given.get(name)
+        if activation in ("swiglu", plain):
+            arguments.replace(name, {"--swiglu": True} if activation == "swiglu" else {})
+        elif activation is not None:
+            arguments.gap(name, f"`{given.pop(name)}` has no counterpart in a plan")
 
 
 def _positions(arguments: Arguments) -> None:

@@ -56,7 +56,9 @@ def test_programs_that_train_preferences(tmp_path: Path, program: str, open_: bo
     ("--cross-entropy-label-smoothing 0.0 --moe-aux-loss-score-function softmax --output-layer-init-method-normal "
      "--output-layer-init-method-normal-std 0.01", ""),
     ("--use_hpu --hpu-deterministic --theoretical-device-tflops 402.5 --allow-tf32", ""),
-    ("--virtual-pipeline-model-parallel-size 1", ""),
+    ("--virtual-pipeline-model-parallel-size 1 --nsight-start 5 --moe_log_load_balancing --moe-aux-loss-type x", ""),
+    ("--rope-scaling-beta-fast 32 --ai-framework pytorch", ""),
+    ("--use-packed-seq-params", "--use-packed-seq-params: every sequence is priced at its full length"),
 ])  # fmt: skip
 def test_options_that_leave_the_layout(tmp_path: Path, added: str, note: str) -> None:
     found = imported(tmp_path, f"{DEEPSPEED} {EXPERTS} {added}")
@@ -104,3 +106,23 @@ def test_tokens_that_the_name_of_a_tokenizer_states(tmp_path: Path, named: str, 
     model = imported(tmp_path, f"{DEEPSPEED} {named}").request.model
     assert isinstance(model, dict)
     assert model["vocab"] == rows
+
+
+@pytest.mark.parametrize(("added", "facts"), [
+    ("--layernorm-type rmsnorm --activation-func-type swiglu", {"norm_bias": False, "gated_mlp": True}),
+    ("--layernorm-type layernorm --activation-func-type gelu", {"norm_bias": True, "gated_mlp": False}),
+])  # fmt: skip
+def test_layers_as_habana_names_them(tmp_path: Path, added: str, facts: dict[str, bool]) -> None:
+    found = imported(tmp_path, f"{DEEPSPEED} {added}")
+    assert isinstance(found.request.model, dict)
+    assert ({name: found.request.model[name] for name in facts}, found.gaps) == (facts, ())
+    (gap,) = imported(tmp_path, f"{DEEPSPEED} --activation-func-type geglu").gaps
+    assert gap.field == "--activation-func-type"
+
+
+def test_dispatchers_of_older_cores(tmp_path: Path) -> None:
+    text = f"torchrun --nproc_per_node 8 PROGRAM {SIZES} --num-experts 8 --moe-token-dispatcher-type "
+    found = imported(tmp_path, f"{text} alltoall_seq")
+    assert (found.gaps, found.settings["moe_dispatcher"]) == ((), "alltoall")
+    (gap,) = imported(tmp_path, f"{text} mine").gaps
+    assert gap.field == "--moe-token-dispatcher-type"

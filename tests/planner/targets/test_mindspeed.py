@@ -69,6 +69,8 @@ def test_dense_blocks_in_front_and_shared_experts(tmp_path: Path) -> None:
     """config.json of DeepSeek-V2: first_k_dense_replace 1, n_shared_experts 2."""
     model = model_of(tmp_path, EXPERTS + "--first-k-dense-replace 1 --n-shared-experts 2 --moe-layer-freq 1")
     assert (model["moe"]["shared_ffn"], model["moe"]["moe_layers"]) == (1024, [1, 2, 3, 4, 5, 6, 7])
+    none_dense = model_of(tmp_path, EXPERTS + "--first-k-dense-replace -1 --moe-layer-freq -1")
+    assert none_dense["moe"]["moe_layers"] == [*range(8)]
     found = imported(tmp_path, BASE + EXPERTS + "--first-k-dense-replace 1 --moe-layer-freq 2")
     assert [gap.field for gap in found.gaps] == ["--first-k-dense-replace"]
 
