@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, sqrt
+from math import ceil, inf, sqrt
 from typing import Literal
 
 
@@ -38,6 +39,11 @@ class VisionTower:
     # Rotary pairs of the language model that turn by frame, row and column of a token, interleaved (Qwen3-VL); empty:
     # all turn by its place in the sequence.
     rope_sections: tuple[int, ...] = ()
+    # Crops at most that an image larger than `side` is cut to, each seen as an image of its own, beside a small copy of
+    # the whole. The grid of crops fits the image with the least change of scale (Llama 4), or has about its ratio
+    # (InternVL). 0: images are not cut.
+    crops: int = 0
+    crop_grid: Literal["scale", "ratio"] = "scale"
     activation: str = "gelu_tanh"  # of its layers; its projector has gelu
     class_tokens: int = 0  # beside the patches of an image, in all layers; they become no token
     adapter: int = 0  # width between the products of an adapter or a perceptron
@@ -85,6 +91,16 @@ class VisionTower:
         """Rows and columns of tiles that an image of `height` x `width` pixels is cut to."""
         return -(-height // self.window), -(-width // self.window)
 
+    def crops_of(self, height: int, width: int) -> int:
+        """Images of `side` that an image of `height` x `width` pixels becomes, the small copy among them; 1: it is only
+        scaled (transformers 5.24: get_best_fit of Llama4ImageProcessor, get_optimal_tiled_canvas of
+        GotOcr2ImageProcessor)."""
+        if not self.crops or not self.side:
+            return 1
+        grids = [(rows, columns) for rows in range(1, self.crops + 1) for columns in range(1, self.crops // rows + 1)]
+        best = (_by_ratio if self.crop_grid == "ratio" else _by_scale)(grids, self.side, height, width)
+        return best[0] * best[1] + 1 if best != (1, 1) else 1
+
     def resized(self, height: int, width: int) -> tuple[int, int]:
         """Height and width in pixels of the patches of an image of `height` x `width` pixels that is not cut to tiles:
         the nearest whole tokens of each side, and the bounds on pixels with about its ratio (smart_resize of
@@ -108,3 +124,24 @@ class VisionTower:
             return (rows * columns + 1) * self.patches_of_tile
         tall, wide = self.resized(height, width)
         return (tall // self.patch) * (wide // self.patch)
+
+
+def _by_scale(grids: Sequence[tuple[int, int]], side: int, height: int, width: int) -> tuple[int, int]:
+    """The grid on which the image is least enlarged, else least shrunk; the smallest of equal ones."""
+
+    def order(grid: tuple[int, int]) -> tuple[bool, float, int]:
+        scale = min(grid[0] * side / height, grid[1] * side / width)
+        return scale < 1, abs(scale - 1), grid[0] * grid[1]
+
+    return min(grids, key=order)
+
+
+def _by_ratio(grids: Sequence[tuple[int, int]], side: int, height: int, width: int) -> tuple[int, int]:
+    """The grid whose ratio is nearest to that of the image; of equal ones the largest that has less than twice as many
+    pixels as the image."""
+    best, nearest = (1, 1), inf
+    for grid in sorted(grids, key=lambda it: it[0] * it[1]):
+        apart = abs(width / height - grid[1] / grid[0])
+        if apart < nearest or (apart == nearest and 2 * height * width > side**2 * grid[0] * grid[1]):
+            best, nearest = grid, apart
+    return best

@@ -173,7 +173,8 @@ def _tower(data: Mapping[str, Any], name: str) -> dict[str, VisionTower]:
     rows = {key: tuple(given[key]) for key in ("taps", "rope_sections", "whole") if isinstance(given.get(key), list)}
     tower: VisionTower = build(VisionTower, {**given, **rows}, where, name)
     values, kinds = vars_of(tower), get_type_hints(VisionTower)
-    optional = ("class_tokens", "adapter", "positions", "window", "tiles", "idle_layers", "least_pixels", "most_pixels")
+    optional = ("class_tokens", "adapter", "positions", "window", "tiles", "idle_layers", "least_pixels", "most_pixels",
+                "crops")
     _positive(values, tuple(key for key in values if kinds[key] is int and key not in optional), where, name)
     for key, row in (("taps", tower.taps), ("rope_sections", tower.rope_sections), ("whole", tower.whole)):
         if not isinstance(row, tuple) or not all(type(number) is int and number >= 0 for number in row):

@@ -40,7 +40,7 @@ def with_images(model: ModelSpec, workload: Workload, work: WorkloadRequest) -> 
                          "model is planned; towers with formulas: docs/guides/multimodal.md")  # fmt: skip
     _check_priced(work)
     images = _sized(work.images, model.tower, model.name)
-    _check_tokens(images, model.tower, workload.seq_len)
+    _check_tokens(images, model.tower, workload.seq_len, work.images.per_sequence)
     return model, replace(workload, images=images, freeze_tower=work.freeze_tower, freeze_language=work.freeze_language)
 
 
@@ -54,10 +54,12 @@ def served_images(model: ModelSpec, asked: Any, prompt: float) -> SeenImages | N
     if model.tower is None:
         raise InputError(f"images: no vision tower of {model.name} is described",
                          hint="leave out `--images`, or name a model that sees: docs/guides/multimodal.md")  # fmt: skip
-    images = _sized(ImagesRequest.model_validate(asked), model.tower, model.name)
-    of_one = vision.image_tokens(model.tower, images.height, images.width)
-    if (total := images.per_sequence * of_one) >= prompt:
-        text = f"{images.per_sequence} x {of_one:,} tokens = {total:,}, and a prompt has {prompt:,.5g} with its text"
+    request = ImagesRequest.model_validate(asked)
+    images = _sized(request, model.tower, model.name)
+    total = _tokens(images, model.tower)
+    if total >= prompt:
+        text = (f"{request.per_sequence} x {total // request.per_sequence:,} tokens = {total:,}, and a prompt has "
+                f"{prompt:,.5g} with its text")  # fmt: skip
         raise InputError(f"images: {text}", hint=f"`--input {total + 1}` or more")
     return SeenImages.of(model.tower, images, prompt)
 
@@ -89,7 +91,8 @@ def _sized(images: ImagesRequest, tower: VisionTower, name: str) -> Images:
                          hint=f"a longer side of {_LARGEST_RATIO * min(height, width)} pixels or less")  # fmt: skip
     if tower.tiles:
         _check_tiles(tower, height, width)
-    return Images(per_sequence=images.per_sequence, height=tower.side or height, width=tower.side or width)
+    seen = images.per_sequence * tower.crops_of(height, width)
+    return Images(per_sequence=seen, height=tower.side or height, width=tower.side or width)
 
 
 def _check_tiles(tower: VisionTower, height: int, width: int) -> None:
@@ -107,19 +110,37 @@ def _check_tiles(tower: VisionTower, height: int, width: int) -> None:
         raise InputError(f"images: {text}", hint=f"a shorter side of {least} pixels or more")
 
 
-def _check_tokens(images: Images, tower: VisionTower, seq_len: int) -> None:
-    of_one = vision.image_tokens(tower, images.height, images.width)
-    total = images.per_sequence * of_one
+def _tokens(images: Images, tower: VisionTower) -> int:
+    """Tokens of a sequence that come from its images."""
+    return images.per_sequence * vision.image_tokens(tower, images.height, images.width)
+
+
+def _check_tokens(images: Images, tower: VisionTower, seq_len: int, number: int) -> None:
+    """number: of images, before they are cut to crops."""
+    total = _tokens(images, tower)
     if total > seq_len:
+        of_one = total // number
         fit = seq_len // of_one
         fewer = f"at most {fit} such images fit, or " if fit else ""
-        text = f"{images.per_sequence} x {of_one:,} tokens = {total:,} are more than the {seq_len:,} of a sequence"
+        text = f"{number} x {of_one:,} tokens = {total:,} are more than the {seq_len:,} of a sequence"
         raise InputError(f"images: {text}", hint=f"{fewer}`--seq-len {total}`")
 
 
-def assumed_of_images(work: ServeWorkload) -> tuple[str, ...]:
+def assumed_of_images(work: ServeWorkload, tower: VisionTower | None) -> tuple[str, ...]:
     """Sentences on the images of requests that serve, which no field of the request states."""
-    if work.images is None:
+    if work.images is None or tower is None:
         return ()
     found = "; as large a share of them as of the tokens is found in the cache" if work.prefix_hit else ""
-    return (f"a prompt has images in proportion to its tokens, and they come at the size that the tower takes{found}",)
+    return (f"{_seen(ImagesRequest.model_validate(work.images), tower)}; a prompt has images in proportion to its "
+            f"tokens, and they come at the size that the tower takes{found}",)  # fmt: skip
+
+
+def _seen(asked: ImagesRequest, tower: VisionTower) -> str:
+    """`an image of 1,024 x 1,024 pixels is scaled to 1,036 x 1,036 and has 1,369 tokens`."""
+    height, width = asked.height or tower.side or 0, asked.width or tower.side or 0
+    crops, (tall, wide) = tower.crops_of(height, width), tower.resized(height, width)
+    tokens = crops * vision.image_tokens(tower, tower.side or height, tower.side or width)
+    cut = f"cut to {crops - 1} crops of {tall:,} x {wide:,} beside a small copy" if crops > 1 else ""
+    scaled = f"scaled to {tall:,} x {wide:,}" if (tall, wide) != (height, width) and not tower.tiles else ""
+    changed = f"is {cut or scaled} and " if cut or scaled else ""
+    return f"an image of {height:,} x {width:,} pixels {changed}has {tokens:,} tokens"

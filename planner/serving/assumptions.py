@@ -28,7 +28,7 @@ def assumptions(
         stable = f"prompts take {100 * BUSIEST:g} % of the time, or {100 * FULLEST:g} % of the cache is taken"
     rate = () if work.concurrency is not None else (f"a rate is stable until {stable}",)
     return (memory, *rate, *_of_weights(request, cluster), *_of_recurrences(served, constants, prompt),
-            *assumed_of_images(work))  # fmt: skip
+            *assumed_of_images(work, served.model.tower))  # fmt: skip
 
 
 def _of_weights(request: ServingRequest, cluster: ClusterSpec) -> tuple[str, ...]:

@@ -20,6 +20,9 @@ _TOKENS = "mm_tokens_per_image"
 # Qwen3.5 the latter.
 _OF_QWEN2: Mapping[str, Any] = {"least_pixels": 3136, "most_pixels": 12_845_056}
 _OF_QWEN3: Mapping[str, Any] = {"least_pixels": 65_536, "most_pixels": 16_777_216}
+# Of an image at most: max_patches of Llama4ImageProcessor, and of GotOcr2ImageProcessor as InternVLProcessor calls it
+# (transformers 5.24).
+_LLAMA4_CROPS, _INTERNVL_CROPS = 16, 12
 _TILES = 36  # of an image at most: dynamic_hd of Phi4MultimodalImageProcessor (transformers 5.24)
 
 
@@ -144,8 +147,7 @@ def _llama4(f: Fields, whole: Fields) -> VisionTower:
         layers=f.count("num_hidden_layers", default=34), hidden=h, heads=f.count("num_attention_heads", default=16),
         inner=width, patch=patch, channels=f.count("num_channels", default=3), frames=1, merge=merge,
         positions=(side // patch) ** 2 + 1, output=output, merger="adapter", side=side, class_tokens=1, adapter=between,
-        patch_bias=False,
-        activation=read_activation(f, "hidden_act") or "gelu",
+        patch_bias=False, crops=_LLAMA4_CROPS, activation=read_activation(f, "hidden_act") or "gelu",
     )  # fmt: skip
 
 
@@ -158,6 +160,7 @@ def _internvl(f: Fields, whole: Fields) -> VisionTower:
         **_of_vit(f, side=448), norm_bias=f.get("norm_type", "layer_norm") == "layer_norm", layer_scale=True,
         activation=read_activation(f, "hidden_act") or "gelu", attention_bias=f.flag("attention_bias", False),
         qk_norm=qk_norm, merge=_shuffled(whole, 0.5), output=output, pads_heads=whole.flag("pads_heads", False),
+        crops=_INTERNVL_CROPS, crop_grid="ratio",
     ))  # fmt: skip
 
 

@@ -176,6 +176,17 @@ def test_an_image_is_scaled_as_by_the_processor_of_transformers(name: str, size:
     assert tower.patches(*size) == theirs[0] * theirs[1] // tower.patch**2
 
 
+# Of get_best_fit and get_optimal_tiled_canvas of transformers 5.24 (they need torchvision), with a small copy.
+@pytest.mark.parametrize(
+    ("size", "llama4", "internvl"),
+    [((336, 336), 1, 1), ((1024, 1024), 17, 10), ((768, 1024), 13, 13), ((200, 300), 1, 7), ((2000, 500), 13, 5),
+     ((448, 448), 5, 1), ((3024, 4032), 13, 13)],
+)  # fmt: skip
+def test_an_image_is_cut_to_crops_as_by_the_processor(size: tuple[int, int], llama4: int, internvl: int) -> None:
+    towers = [load_model(name)[0].tower for name in ("llama-4-scout", "internvl3-38b", "gemma-3-12b")]
+    assert [tower.crops_of(*size) for tower in towers if tower is not None] == [llama4, internvl, 1]
+
+
 def test_images_become_as_many_tokens_as_published() -> None:
     """11,844 of a photo of 4032 x 3024 pixels with Qwen3.5 (huggingface/transformers, issue 45753)."""
     tower = load_model("qwen3.5-4b")[0].tower
