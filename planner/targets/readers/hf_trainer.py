@@ -11,14 +11,14 @@ from .. import adapter_choices
 from ..argv import Arguments
 from ..options import Facts, Settings
 from ..reading import Reading
-from . import accelerator_block, commands, engine_files, own_programs, preferences
+from . import accelerator_block, commands, engine_files, own_programs, preferences, qlora
 from . import transformers_family as family
 from .reader import Reader, reads, value
 
 # A program of Python, or TRL's own command; --output_dir is an option of all TrainingArguments.
 _COMMAND = commands.of_program(
     r"\S+\.py |(^|\s)(python3?|torchrun|deepspeed|accelerate launch)( -\S+)* -m \S+ |(^|\s)trl (sft|dpo|reward|grpo) ",
-    ("per_device_train_batch_size", "output_dir"))
+    ("per_device_train_batch_size", "output_dir", "source_max_len"))
 _LORA = ("use_peft", "lora_r", "lora_target_modules", "load_in_4bit", "load_in_8bit")
 
 
@@ -42,7 +42,7 @@ _KINDS = {
     "load_in_4bit": "bool", "load_in_8bit": "bool", "packing": "bool", "padding_free": "bool", "dtype": "str",
     "torch_dtype": "str", "attn_implementation": "any", "loss_type": "any", "reward_funcs": "any",
     "num_generations": "any", "num_iterations": "any", "precompute_ref_log_probs": "any",
-     "max_prompt_length": "int", "max_completion_length": "int",
+    "max_prompt_length": "int", "max_completion_length": "int", **qlora.KINDS,
 }  # fmt: skip
 _CHANGES = {
     **family.CHANGES,
@@ -75,6 +75,7 @@ _HARMLESS = (
 
 
 def _modernise(arguments: Arguments) -> None:
+    qlora.renamed(arguments)
     given = arguments.settings
     if not given.get("use_peft") and (named := next((name for name in _LORA[1:3] if name in given), "")):
         arguments.notes.append(f"{named} is without use_peft: TRL trains all weights")
@@ -109,6 +110,7 @@ READER = Reader(
         family.optimizer(),
         family.kernels("attn_implementation"),
         reads(("workload.lora",), _LORA, _lora),
+        reads(("workload.lora", "workload.seq_len"), tuple(qlora.KINDS), lambda settings, facts: {}),  # renamed
         preferences.entry(),
         family.weights(lambda settings: settings.get("dtype") or settings.get("torch_dtype")),
     ),

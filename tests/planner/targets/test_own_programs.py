@@ -90,3 +90,31 @@ def test_scaled_positions_of_a_fork_of_nanotron(tmp_path: Path) -> None:
     path.write_text(NANOTRON + scaled.replace("llama3", "longrope"), encoding="utf-8")
     gaps = import_config("nanotron", [path], {"gpu": "h100-sxm-80gb"}).gaps
     assert [gap.field for gap in gaps] == ["model.model_config.rope_scaling"]
+
+
+QLORA = """\
+python qlora.py --model_name_or_path huggyllama/llama-7b --bf16 --bits 4 --lora_r 64 --lora_modules all \\
+    --double_quant --quant_type nf4 --source_max_len 16 --target_max_len 512 --output_dir out
+"""
+
+
+@pytest.mark.parametrize(("old", "new", "base", "seq_len"), [
+    ("", "", "nf4", 528), ("--bits 4", "--bits 8", "int8", 528), ("--bits 4", "--bits 16", "bf16", 528),
+    ("--source_max_len 16 ", "", "nf4", 1536), ("--bits 4", "--bits 16 --full_finetune True", None, 528),
+])  # fmt: skip
+def test_the_program_of_qlora(tmp_path: Path, old: str, new: str, base: str | None, seq_len: int) -> None:
+    """Its defaults: 16 steps of one sequence, recomputation, rank 64 on all linear modules, 4 bits."""
+    path = tmp_path / "finetune.sh"
+    path.write_text(QLORA.replace(old, new), encoding="utf-8")
+    found = import_config("hf-trainer", [path], {"cluster": "1xa100-sxm-80gb"})
+    lora, work = found.request.workload.train.lora, found.request.workload
+    assert (str(found.layout), found.gaps) == ("dp1-mbs1-z0-rfull", ())
+    assert (work.seq_len, work.global_batch) == (seq_len, 16)
+    assert (lora and (lora.rank, lora.base_dtype, len(lora.targets))) == (base and (64, base, 7))
+
+
+def test_all_weights_of_four_bits_do_not_train(tmp_path: Path) -> None:
+    path = tmp_path / "finetune.sh"
+    path.write_text(QLORA.replace("--bits 4", "--bits 4 --full_finetune True"), encoding="utf-8")
+    with pytest.raises(InputError, match="line 1, bits: full_finetune of weights of 4 bits"):
+        import_config("hf-trainer", [path], {"cluster": "1xa100-sxm-80gb"})
