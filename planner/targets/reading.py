@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from ...errors import FieldProblem, InputError
@@ -104,7 +105,7 @@ def judge(arguments: Arguments, reading: Reading, table: Table) -> None:
         if name in arguments.off:
             continue
         text = reading.change_of(name) or ("" if reading.says_nothing(name) else _UNKNOWN)
-        if text == _UNKNOWN and reading.forked and not (_MAY_CHANGE.search(name) or _BEARS.search(name)):
+        if text == _UNKNOWN and reading.forked and arguments.settings and _of_fork(name, matters):
             aside.append(name)
         elif text:
             gaps.append(_problem(arguments, name, text, line))
@@ -189,6 +190,11 @@ def placed(problem: FieldProblem, arguments: Arguments, table: Table, facts: Fac
     if problem.file or not options:
         return problem
     return _problem(arguments, options[0], problem.message)._replace(hint=problem.hint)
+
+
+def _of_fork(name: str, matters: Iterable[str]) -> bool:
+    """Whether an unknown option has no word of a layout in its name, and is not one that matters, misspelt."""
+    return not (_MAY_CHANGE.search(name) or _BEARS.search(name) or get_close_matches(name, matters, 1, 0.85))
 
 
 def _concerns(name: str, options: Iterable[str]) -> bool:
