@@ -52,8 +52,8 @@ def filling_state(decode: Pool, load: Load, constants: ServingConstants) -> Serv
         output_tokens_per_s_per_gpu=tokens / decode.gpus, sequences=running, deviation=np.sqrt(running),
         capacity=capacity, prompt_load=none, load_factor=np.where(opened, queue.load_factor, 0.0), queue_s=queue_s,
         room=queue.waits, pipeline_s=none,
-        first_token_s=wait_s + first_s, decode_s=pass_s, prompt_s=none, prompt_groups=none + 1.0, prompt_scv=none,
-        interval_scv=none + 1.0,
+        first_token_s=wait_s + first_s, decode_s=pass_s, prompt_s=none, longest_s=none, most_s=none,
+        prompt_groups=none + 1.0, prompt_scv=none, interval_scv=none + 1.0,
         stable=np.where(opened, queue.load_factor < FULLEST, number <= capacity),
     )  # fmt: skip
 

@@ -13,10 +13,10 @@ from .pool import Pool
 from .room import decoders_queue, whole_passes
 from .seen_images import front_s
 from .service import BUSIEST, FULLEST, PROBE, ROUNDS, Load, Service
+from .stages import Rounds, pipeline_s, prompt_seconds
 
-_WAITS = 1.0  # iterations from the arrival of a prompt until it is in one: the rest of two, half each
-# Of waits in pipelines, out of simulated instances of 4 and 8 stages (tests/cost_models/serving/test_simulation.py).
-_TOGETHER, _UNLIKE = 2.5, 1.6
+# Iterations from the arrival of a prompt until it is in one: the rest of two, half each; in pipelines, stages of them.
+_WAITS = 1.0
 
 
 def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants: ServingConstants) -> Service:
@@ -53,11 +53,11 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
         ttft_s=state.ttft_s + waits_s + before_s + first_s, output_tokens_per_s=tokens,
         tpot_s=state.step_s / decode.step_tokens + after_s / np.maximum(load.output - 1.0, 1.0),
         output_tokens_per_s_per_gpu=tokens / gpus, sequences=running, deviation=deviation, capacity=capacity,
-        prompt_load=state.prompt_load, load_factor=np.zeros_like(running),
-        queue_s=state.queue_s + waits_s + before_s, room=room.waits, pipeline_s=state.pipeline_s,
-        first_token_s=state.first_token_s + first_s, decode_s=state.decode_s,
-        prompt_s=state.prompt_s, prompt_groups=state.groups, prompt_scv=state.prompt_scv,
-        interval_scv=_interval_scv(load, prefill), stable=stable,
+        prompt_load=state.prompt_load, load_factor=np.zeros_like(running), queue_s=state.queue_s + waits_s + before_s,
+        room=room.waits, pipeline_s=state.pipeline_s, first_token_s=state.first_token_s + first_s,
+        decode_s=state.decode_s, prompt_s=state.prompt_s, longest_s=state.longest_s, most_s=state.most_s,
+        prompt_groups=state.groups, prompt_scv=state.prompt_scv, interval_scv=_interval_scv(load, prefill),
+        stable=stable,
     )  # fmt: skip
 
 
@@ -99,9 +99,12 @@ class _State:
     first_token_s: Array
     decode_s: Array
     prompt_s: Array
+    longest_s: Array
+    most_s: Array
     prompt_scv: Array
     groups: Array  # that have a prompt in the same iteration
     meanwhile: Array  # prompts that come to a stage in the seconds of one
+    rate: Array  # of prompts, per second of an instance
     begin_s: Array  # from the room for a request until it decodes
 
 
@@ -117,12 +120,9 @@ def _at(
     alone_s, beside = np.where(apart, 0.0, decode_s), np.where(apart, 0.0, decoding.sequences)
     mixed = replace(decoding, sequences=beside, prompt_context=load.prompt_context, prompt_groups=groups)
     mixed_s, chunks = prompt_iterations(prefill, constants, mixed, load.prefilled)
-    # Seconds that a prompt adds to the iterations of an instance.
-    added_s = _added_s(prefill, mixed, load.prefilled, mixed_s * chunks, alone_s * chunks)
-    prompt_scv = _prompt_scv(prefill, constants, mixed, load, alone_s, added_s)
-    if prefill.methods.nano_batches > 1:
-        added_s = _shared_s(prefill, constants, mixed, load, alone_s, added_s, decoding.sequences / steps)
-    shared_s = added_s * groups  # of prompts of so many groups at a time
+    stage_s, prompt_scv = _stage_s(prefill, constants, mixed, load, mixed_s, alone_s, decoding.sequences / steps)
+    rounds = Rounds.of(stage_s, before.rate, mixed_s, alone_s, chunks, prefill, apart, load)
+    added_s, shared_s = rounds.added_s, stage_s * groups  # of prompts of so many groups at a time
     together = _together(held, prefill.mixes_prompts, load, constants)
     others, all_others = np.maximum(running - 1.0, 0.0), np.maximum(held - 1.0, 0.0)
     ahead = together * all_others / 2.0 * decode.instances / prefill.instances
@@ -135,16 +135,32 @@ def _at(
     # Where all that come meanwhile are taken at once, prompts take no more of the time than they add to an iteration.
     whole_s = shared_s + alone_s * chunks / prefill.pp
     prompt_load = np.minimum(rate * added_s, np.maximum(shared_s / whole_s, BUSIEST))
-    prompts_taken = np.minimum(rate * shared_s / prefill.attention_dp, BUSIEST)
+    prompts_taken = np.minimum(rate * np.maximum(shared_s / prefill.attention_dp, rounds.full_s), BUSIEST)
     unevenness = np.where(load.rate > 0, _interval_scv(load, prefill), 1.0) + prompt_scv
     queue_s = unevenness / 2.0 * shared_s * prompt_load * queued(prompt_load, prompts_taken, prefill)
+    queue_s = np.where(rounds.together, rounds.queue_s(rate, prompt_load, alone_s, unevenness), queue_s)
     queue_s = np.where(load.rate > 0, queue_s, np.minimum(queue_s, others / 2.0 * added_s)) + ahead * added_s
-    first_token_s = np.where(apart & (decode.decodes_first == 0), 0.0, _WAITS * decode_s)
-    pipeline_s = np.where(apart & (load.rate > 0), _pipeline_s(prefill, load, added_s, prompts_taken, prompt_scv), 0.0)
-    before_s = front_s(prefill, constants, load.prompt) + load.transfer_s + first_token_s
-    ttft_s = before_s + mixed_s * chunks + queue_s + pipeline_s
-    return _State(ttft_s, step_s, prompt_load, prompts_taken, queue_s + pipeline_s, pipeline_s, first_token_s, decode_s,
-                  added_s, prompt_scv, groups, rate * whole_s, np.where(apart, decode_s, mixed_s * chunks))  # fmt: skip
+    first_token_s = _WAITS * decode_s * np.where(apart, decode.decodes_first > 0, 1.0 / decode.pp)
+    later_s = np.where(apart & (load.rate > 0), pipeline_s(prefill, load, added_s, prompts_taken, prompt_scv), 0.0)
+    own_s, come_s = prompt_seconds(mixed_s, chunks, prefill), front_s(prefill, constants, load.prompt)
+    return _State(
+        come_s + load.transfer_s + first_token_s + own_s + queue_s + later_s, step_s, prompt_load, prompts_taken,
+        queue_s + later_s, later_s, first_token_s, decode_s, added_s, rounds.longest_s, rounds.most_s, prompt_scv,
+        groups, rate * whole_s, rate, np.where(apart, decode_s, own_s),
+    )  # fmt: skip
+
+
+def _stage_s(
+    prefill: Pool, constants: ServingConstants, mixed: Batch, load: Load, mixed_s: Array, alone_s: Array, number: Array
+) -> tuple[Array, Array]:  # fmt: skip
+    """[n] seconds that a prompt adds to one stage, and their squared coefficient of variation. mixed_s, alone_s: of an
+    iteration with a prompt and without. number: prompts of an iteration, mean."""
+    chunks = load.prefilled / np.minimum(load.prefilled, prefill.chunk_tokens)
+    stage_s = _added_s(prefill, mixed, load.prefilled, mixed_s * chunks, alone_s * chunks)
+    prompt_scv = _prompt_scv(prefill, constants, mixed, load, alone_s, stage_s)
+    if prefill.methods.nano_batches > 1:
+        stage_s = _shared_s(prefill, constants, mixed, load, alone_s, stage_s, number)
+    return stage_s, prompt_scv
 
 
 def _together_in(meanwhile: Array, prefill: Pool) -> Array:
@@ -221,18 +237,6 @@ def _prompt_scv(
     mixed_s, chunks = prompt_iterations(prefill, constants, replace(mixed, prompt_context=context), longer)
     more_s = _added_s(prefill, mixed, longer, mixed_s * chunks, alone_s * chunks)
     return np.asarray((more_s / added_s - 1.0) ** 2)
-
-
-def _pipeline_s(prefill: Pool, load: Load, added_s: Array, prompt_load: Array, prompt_scv: Array) -> Array:
-    """Mean wait in the stages after the first. Prompts that wait together are one iteration, which takes longer in
-    every stage, and a short one that follows a long one waits for it in every stage. So the longest iteration of a busy
-    time sets the pace. It has more than one prompt by _TOGETHER rho^2 / (1 - rho^2), where lengths are equal (an
-    iteration has rho times the prompts of the one before it), and by _UNLIKE log(1 / (1 - rho)) deviations of a prompt,
-    where they are not; at most by as many as a chunk holds."""
-    longer = _TOGETHER * prompt_load**2 / (1.0 - prompt_load**2)
-    longer = longer - _UNLIKE * np.sqrt(prompt_scv) * np.log1p(-prompt_load)
-    most = np.maximum(prefill.chunk_tokens / load.prefilled - 1.0, 1e-9)
-    return np.asarray((prefill.pp - 1.0) * added_s * longer / (1.0 + longer / most))
 
 
 def _interval_scv(load: Load, prefill: Pool) -> Array:

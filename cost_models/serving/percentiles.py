@@ -15,6 +15,7 @@ from .load import by_phase, decoding_batch, prompt_iterations, queued
 from .phases import growth
 from .pool import Pool
 from .service import BUSIEST, Load, Service
+from .stages import prompt_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +47,18 @@ def latencies(
     sequences = np.maximum(service.sequences, 1.0)
     spread = 1.0 + NormalDist().inv_cdf(share) * service.deviation / sequences
     # An instance has no more than there is room for, and of a closed loop no more than its requests.
-    most = np.where(load.rate > 0, service.capacity, load.concurrency / decode.instances)
+    most, beside_spread = np.where(load.rate > 0, service.capacity, load.concurrency / decode.instances), spread
     spread = np.minimum(spread, np.maximum(most / sequences, 1.0))
+    # Rounds of a pipeline take longer by the prompts that come, not by the sequences that decode.
+    beside_spread = np.where(np.isfinite(service.most_s), beside_spread, spread)
     decode_s = _decode_s(sequences * spread, service, decode, load, constants)
     decode_s = np.where(spread > 1.0, np.maximum(decode_s, service.decode_s), decode_s)
     step_s = service.tpot_s * decode.step_tokens
-    beside_s = np.where(apart, 0.0, np.maximum(step_s - service.decode_s, 0.0)) * np.maximum(spread, 0.0)
+    beside_s = np.where(apart, 0.0, np.maximum(step_s - service.decode_s, 0.0)) * np.maximum(beside_spread, 0.0)
     # Prompts beside more sequences may add less: what these take already is not taken twice.
     usual_s, beside_more_s = (_added_s(sequences * more, service, prefill, decode, load, constants)
                               for more in (1.0, spread))  # fmt: skip
-    beside_s = beside_s * np.minimum(beside_more_s / np.maximum(usual_s, 1e-12), 1.0)
+    beside_s = np.minimum(beside_s * np.minimum(beside_more_s / np.maximum(usual_s, 1e-12), 1.0), service.most_s)
     *_, after_s = by_phase(service.room.at_most(share), decode, apart)
     tpot_s = (decode_s + beside_s) / decode.step_tokens + after_s / np.maximum(load.output - 1.0, 1.0)
     return Latencies(ttft_s, np.asarray(tpot_s))
@@ -97,7 +100,7 @@ def _beyond_mean_s(
         prompt = np.full(load.prompt.shape, length)
         seen = replace(beside, prompt_context=prompt * (1.0 + load.prefix_hit) / 2)
         mixed_s, chunks = prompt_iterations(prefill, constants, seen, prompt * (1.0 - load.prefix_hit))
-        seconds.append(mixed_s * chunks + constants.prompt_token_s * prompt)
+        seconds.append(prompt_seconds(mixed_s, chunks, prefill) + constants.prompt_token_s * prompt)
     return np.asarray(np.array(seconds) - np.mean(seconds, axis=0))
 
 
@@ -121,15 +124,17 @@ class _Waits:
 
 
 def _waits(service: Service, prefill: Pool, apart: Mask, load: Load) -> _Waits:
-    """Of an open loop as above, of a closed one by its own mean."""
+    """Of an open loop as above, of a closed one by its own mean, and by that of the rounds of a pipeline, whose busy
+    share is then the one of a queue with this mean."""
     beside_s, shared_s = np.where(apart, 0.0, service.decode_s), service.prompt_s * service.prompt_groups
     opened = np.minimum(service.prompt_load * (1.0 + beside_s / shared_s), BUSIEST)
     taken = np.minimum(opened * service.prompt_groups / prefill.attention_dp, BUSIEST)
     unevenness = service.interval_scv + service.prompt_scv
     opened_s = (shared_s * unevenness + beside_s) / 2.0 * queued(opened, taken, prefill)
     opened_s = opened_s * (1.0 + service.pipeline_s / np.maximum(service.queue_s - service.pipeline_s, 1e-12))
-    closed = np.maximum(service.prompt_load, 1e-9)
-    is_open = load.rate > 0
+    rounds, half_s = ~apart & (prefill.pp > 1), unevenness / 2.0 * service.longest_s
+    closed = np.where(rounds, service.queue_s / np.maximum(service.queue_s + half_s, 1e-12), service.prompt_load)
+    closed, is_open = np.maximum(closed, 1e-9), (load.rate > 0) & ~rounds
     return _Waits(busy=np.where(is_open, opened, closed), spared_s=np.where(is_open, beside_s, 0.0),
                   scale_s=np.where(is_open, opened_s, service.queue_s / closed))  # fmt: skip
 

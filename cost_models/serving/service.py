@@ -124,6 +124,8 @@ class Service:
     first_token_s: Array  # wait for an iteration that decodes, of `ttft_s`
     decode_s: Array  # of an iteration without prompts, which gives `step_tokens` of the pool
     prompt_s: Array  # that a prompt adds to the iterations of its instance
+    longest_s: Array  # the same where no other prompt is in the stages of its pipeline
+    most_s: Array  # that prompts add to a round of a pipeline at most; infinite where it has one stage
     prompt_groups: Array  # groups of attention data parallelism that have a prompt in the same iteration
     prompt_scv: Array  # squared coefficient of variation of `prompt_s`
     interval_scv: Array  # of the times between arrivals at an instance

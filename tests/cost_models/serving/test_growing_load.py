@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from meshwright.cost_models.arrays import Array
+from meshwright.cost_models.serving.arrivals import Requests
 from meshwright.cost_models.serving.lengths import Lengths, RequestLengths
 from meshwright.cost_models.serving.pool import Pool
-from meshwright.cost_models.serving.simulation import Requests, simulate
+from meshwright.cost_models.serving.simulation import simulate
 from meshwright.planner.serving.instance import Instance, InstanceLayout, pool
 from meshwright.planner.serving.promises import Priced, Promises, largest_load, priced
 from meshwright.profiles.cluster.load import load_cluster

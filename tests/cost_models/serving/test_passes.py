@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from meshwright.cost_models.rates.collectives import Curve
+from meshwright.cost_models.serving.arrivals import Requests
 from meshwright.cost_models.serving.iteration import Batch, iteration_seconds
 from meshwright.cost_models.serving.lengths import RequestLengths
 from meshwright.cost_models.serving.load import decoding_batch, steady_state
 from meshwright.cost_models.serving.methods import PLAIN
 from meshwright.cost_models.serving.pool import Pool
 from meshwright.cost_models.serving.service import Load
-from meshwright.cost_models.serving.simulation import Requests, simulate
+from meshwright.cost_models.serving.simulation import simulate
 from meshwright.profiles.model.load import load_model
 
 from .test_serving import CONSTANTS, column, pool

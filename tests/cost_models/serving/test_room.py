@@ -7,13 +7,14 @@ from math import factorial
 
 import numpy as np
 import pytest
+from meshwright.cost_models.serving.arrivals import Requests
 from meshwright.cost_models.serving.lengths import Lengths, RequestLengths
 from meshwright.cost_models.serving.load import steady_state
 from meshwright.cost_models.serving.percentiles import latencies
 from meshwright.cost_models.serving.pool import Pool
 from meshwright.cost_models.serving.room import PassSeconds, room_queue
 from meshwright.cost_models.serving.service import Load
-from meshwright.cost_models.serving.simulation import Requests, simulate
+from meshwright.cost_models.serving.simulation import simulate
 
 from .test_passes import BARE, llada
 from .test_serving import column

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from meshwright.cost_models.serving.arrivals import Requests
 from meshwright.cost_models.serving.lengths import Lengths, RequestLengths
-from meshwright.cost_models.serving.simulation import Requests, simulate
+from meshwright.cost_models.serving.simulation import simulate
 from meshwright.planner.serving.instance import Instance, InstanceLayout, pool
 from meshwright.planner.serving.promises import Promises, largest_load, priced
 from meshwright.profiles.cluster.load import load_cluster
@@ -40,8 +41,10 @@ def requests(rate: float, number: int = 800, concurrency: int = 0, lengths: Requ
 
 @pytest.mark.parametrize(("row", "rate"), [
     (instance(tp=4), 1.0), (instance(tp=4), 2.5), (instance(tp=8), 5.0), (instance(tp=4, pp=2), 5.0),
+    (instance(tp=2, pp=4), 1.0), (instance(tp=2, pp=4), 3.0), (instance(tp=2, pp=4, chunk_tokens=512), 4.0),
     (instance("llama-3.1-8b"), 6.0), (instance("qwen3-30b-a3b", tp=2, attention_dp=4, ep=8), 10.0),
-], ids=["70b, idle", "70b, busy", "70b tp8", "70b stages", "8b", "experts"])  # fmt: skip
+], ids=["70b, idle", "70b, busy", "70b tp8", "70b stages", "70b four stages, idle", "70b four stages, busy",
+        "70b small chunks", "8b", "experts"])  # fmt: skip
 def test_the_closed_form_gives_what_the_simulated_instance_gives(row: Instance, rate: float) -> None:
     columns, together = pool([row]), np.array([False])
     capacity = float(columns.capacity(np.array([PROMPT]), np.array([OUTPUT]))[0])

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from meshwright.cli.screens.serving_plan import closing
+from meshwright.cost_models.serving.arrivals import Requests
 from meshwright.cost_models.serving.iteration import ServingConstants
 from meshwright.cost_models.serving.lengths import RequestLengths
 from meshwright.cost_models.serving.pool import Pool
-from meshwright.cost_models.serving.simulation import Requests, Simulated, simulate
+from meshwright.cost_models.serving.simulation import Simulated, simulate
 from meshwright.planner.api import plan_serving
 from meshwright.planner.document.serving_plan import ServingPlan
 from meshwright.planner.request.load import load_any_request, load_request

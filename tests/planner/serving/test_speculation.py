@@ -6,9 +6,10 @@ import json
 
 import numpy as np
 import pytest
+from meshwright.cost_models.serving.arrivals import Requests
 from meshwright.cost_models.serving.iteration import Batch, iteration_seconds
 from meshwright.cost_models.serving.lengths import RequestLengths
-from meshwright.cost_models.serving.simulation import Requests, simulate
+from meshwright.cost_models.serving.simulation import simulate
 from meshwright.planner.drivers.serving import demand_of
 from meshwright.planner.explain.serving import explain_serving
 from meshwright.planner.request.speculation import parse_speculation, step_tokens
