@@ -53,6 +53,7 @@ def _summaries(before: Path, after: Path) -> list[dict[str, object]]:
 
     serve = [requests.is_plan(path, "serving-plan") for path in (before, after)]
     if serve[0] != serve[1]:
+        load_plan(after if serve[0] else before)  # raises where it is missing, or no plan
         raise InputError(f"{before} and {after}: one is of a deployment that serves, the other is not",
                          hint="compare plans of one kind")  # fmt: skip
     if all(serve):

@@ -47,7 +47,7 @@ def plan_rl(request: RlRequest) -> RlPlan:
     if work.lengths_rule is not None:
         warnings += _one_degree(rl, answer.found[0])
     listed = tuple(candidate(found, rl, n) for n, found in enumerate(answer.found[: request.top], 1))
-    canonical = request.model_dump(mode="json")
+    canonical = rounded(request.model_dump(mode="json"))
     lengths = rl.lengths
     return RlPlan(
         tool={"name": "meshwright", "version": __version__}, request_sha256=digest_of(canonical), request=canonical,

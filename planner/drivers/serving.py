@@ -268,7 +268,7 @@ def _document(
     request: ServingRequest, served: Served, cluster: ClusterSpec, engines: Engines, lengths: ServedLengths,
     listed: tuple[ServingCandidate, ...], certificate: ServingCertificate, warnings: tuple[str, ...],
 ) -> ServingPlan:  # fmt: skip
-    canonical = request.model_dump(mode="json")
+    canonical = rounded(request.model_dump(mode="json"))
     drafted = served.speculation.draft if served.speculation else None
     beside: dict[str, Any] = {"draft": rounded(spec_to_dict(drafted))} if drafted else {}
     if served.techniques:

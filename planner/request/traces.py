@@ -81,7 +81,8 @@ def _read(path: Path, changed_ns: int) -> RequestLengths:
         faults = [(columns.arrival, "a time") if arrival is None else None,
                   (columns.prompt, "a number of tokens") if prompt is None or prompt < 1 else None,
                   (columns.answer, "a number of tokens") if answer is None else None]  # fmt: skip
-        problems += [FieldProblem(f"{quoted(row.get(name))} is not {kind}", name, str(path), line)
+        problems += [FieldProblem(f"lacks {kind}" if row.get(name) is None else f"{quoted(row[name])} is not {kind}",
+                                  name, str(path), line)
                      for name, kind in filter(None, faults)]  # fmt: skip
         if arrival is not None and prompt is not None and answer:
             requests.append((arrival, prompt, answer))

@@ -29,12 +29,13 @@ def no_deployment(
     prompts, answers = aggregated or _instances(spaces.prefill), aggregated or _instances(spaces.decode)
     if not prompts or not answers:
         rules = ", ".join(sorted(spaces.ruled_out))
-        return NoFeasibleLayoutError(f"no layout of an instance is legal: all break rules of {rules or 'GPUs'}",
-                                     hint="leave out a `--fix`")  # fmt: skip
+        numbers = [space.site.num_gpus for space in (*spaces.aggregated, *spaces.prefill)]
+        broken = f"all break rules of {rules}" if rules else f"one takes more than the {max(numbers, default=0)} GPUs"
+        return NoFeasibleLayoutError(f"no layout of an instance is legal: {broken}", hint="leave out a `--fix`")
     if not aggregated and not result.total:
         sizes = [min(it.layout.gpus for it in instances) for instances in (prompts, answers)]
-        return NoFeasibleLayoutError(f"an instance that prefills has {sizes[0]} GPUs and one that decodes {sizes[1]}: "
-                                     "the cluster cannot hold both", hint="leave out a `--fix`")  # fmt: skip
+        text = f"an instance that prefills takes {sizes[0]} of the GPUs and one that decodes {sizes[1]}"
+        return NoFeasibleLayoutError(f"{text}: the cluster cannot hold both", hint="leave out a `--fix`")
     if not aggregated and (reason := without_transfer(spaces.prefill, spaces.decode)) is not None:
         return NoFeasibleLayoutError(reason, hint="leave out a `--fix`")
     held = [_that_fit(instances, demand) for instances in (prompts, answers)]

@@ -81,6 +81,7 @@ def test_wrong_lengths_are_named(value: object, says: str) -> None:
 @pytest.mark.parametrize(("text", "says"), [
     ("timestamp,prompt_tokens,output_tokens\n0,10,5\nsoon,10,5\n1,-3,x\n",
      ["line 3, timestamp: `soon` is not a time", "line 4, prompt_tokens: `-3`", "line 4, output_tokens: `x`"]),
+    ("timestamp,prompt_tokens,output_tokens\n0,10,5\n1,10\n", ["line 3, output_tokens: lacks a number of tokens"]),
     ("timestamp,prompt_tokens,output_tokens\n7,10,5\n7,12,6\n", ["at one time"]),
     ("prompt_tokens,output_tokens\n10,5\n12,6\n", ["no column of arrival times"]),
     ("timestamp,prompt_tokens,output_tokens\nnan,10,5\n1,10,5\n2,10,5\ninf,10,5\n1e999,10,5\n",

@@ -37,6 +37,12 @@ def test_a_plan_is_read_as_it_was_written(text: str) -> None:
     assert read_serving_plan(text, "p.json").to_json() == text
 
 
+def test_a_rate_of_endless_digits_is_read_as_it_was_written(tmp_path: Path) -> None:
+    asked = ("plan", "--workload", "serve", "--model", "llama-3.2-1b", "--cluster", "1xh100-sxm-80gb", "--input", "100")
+    assert run_here(*asked, "--output", "10", "--rate", "2/min", "-o", str(tmp_path / "plan.json")).code == 0
+    assert run_here("check", str(tmp_path / "plan.json")).code == 0
+
+
 @pytest.mark.parametrize("change", [
     lambda data: data["candidates"][0].update(ttft_promised_s=0.001),
     lambda data: data["candidates"][0]["pools"][0].update(chunk_tokens=512),
