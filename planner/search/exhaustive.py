@@ -25,7 +25,6 @@ from ...cost_models.step import step
 from ..space.counting import LayoutCounts
 from ..space.tree import Columns, Count, Space, select
 from .branching import LEAVES, Branching, alike
-from .dominance import dominated_recomputes
 from .known_tables import KnownTables
 from .limits import Progress, ShouldStop, TimeLimitError, stop_if_late
 from .memory_cuts import MemoryCuts
@@ -123,7 +122,7 @@ class Search:
         meshes = self.space.meshes(self.count if self.tally else Count())
         if not len(meshes["tp"]):
             return
-        counts = LayoutCounts(self.space, meshes, dominated_recomputes(self.space, self.rates))
+        counts = LayoutCounts(self.space, meshes, self.known.dominated(self.space, self.rates))
         if self.tally:
             counts.tally(self.count)
         self.count.total = self.count.total or int(counts.weight.sum())

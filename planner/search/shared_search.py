@@ -21,7 +21,6 @@ from ..request.resolve import Resolved
 from ..space.counting import LayoutCounts
 from ..space.rules import Rule
 from ..space.tree import Columns, Count, Space, allowed, select
-from .dominance import dominated_recomputes
 from .exhaustive import ROWS, Search
 from .limits import ShouldStop, stop_if_late
 from .outcome import SearchOutcome
@@ -108,7 +107,7 @@ class _Tallies:
                 return replace(count, ruled_out={names[name]: number for name, number in count.ruled_out.items()})
         count, space = Count(), search.space
         if len((meshes := space.meshes(count))["tp"]):
-            LayoutCounts(space, meshes, dominated_recomputes(space, search.rates)).tally(count)
+            LayoutCounts(space, meshes, search.known.dominated(space, search.rates)).tally(count)
         self._known.append((conditions, rules, replace(count, ruled_out=dict(count.ruled_out))))
         return count
 

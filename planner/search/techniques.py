@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...cost_models.techniques.registry import SHORTENING, TECHNIQUES, reasons_apart
+from ...cost_models.techniques.replicas import WHOLE_REPLICAS
 from ...errors import InputError, UnsupportedError
 from ..document.base import rounded
 from ..document.certificate import Certificate, TechniqueChoice
@@ -117,8 +118,11 @@ class _Sets:
         others = [tuple(sorted([*kept, *some])) for some in ((), *((name,) for name in traffic))]
         if len(names) > 1:
             return [some for some in others if some != names and len(some) > 1]
-        needs = [TECHNIQUES[name].needs for name in names]
-        return [some for some in others if some != names and len(some) == 1 and [TECHNIQUES[some[0]].needs] == needs]
+        if kept:
+            return []
+        # Layouts that the needs of one rule out make the bounds of the others weak.
+        needs = TECHNIQUES[names[0]].needs if names else (WHOLE_REPLICAS,)
+        return [some for some in others if some != names and some and TECHNIQUES[some[0]].needs == needs]
 
     def _shares(self, resolved: Resolved, names: tuple[str, ...]) -> bool:
         """Whether this set is searched beside `resolved`: it can be planned, for the same target and its software."""

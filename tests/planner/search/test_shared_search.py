@@ -18,9 +18,12 @@ from meshwright.cost_models.techniques.registry import TECHNIQUES, reasons_apart
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import Resolved, resolve
 from meshwright.planner.search import exhaustive
+from meshwright.planner.search.dominance import dominated_recomputes
+from meshwright.planner.search.known_tables import MOST_KEYS, KnownTables
 from meshwright.planner.search.outcome import SearchOutcome
 from meshwright.planner.search.run import search_of
 from meshwright.planner.search.shared_search import search_together
+from meshwright.planner.space.rules import fixed
 
 EXCHANGES = sorted(name for name, known in TECHNIQUES.items() if known.only_traffic)
 KNOBS = {"1-bit-adam": {"warmup": 0.1}, "diloco": {"period": 2, "delay": 0}, "noloco": {"period": 2},
@@ -74,12 +77,13 @@ def test_as_searches_of_their_own(seed: int, monkeypatch: pytest.MonkeyPatch) ->
     apart = [alone(each, options) for each in requests]
     if seed % 2:
         monkeypatch.setattr(exhaustive, "WARM_START_FROM", 0)
-    compare(search_together(requests, **options), apart)
+    known = KnownTables(MOST_KEYS)
+    compare(search_together(requests, known=known, **options), apart)
 
     values = sorted(outcome.top.rows[0][0] for outcome in apart if outcome.top.rows)
     limit = values[len(values) // 2] * (1 + 1e-6) if values else 1e-6
     limited = {**options, "incumbent": limit}
-    compare(search_together(requests, **limited), [alone(each, limited) for each in requests], limit)
+    compare(search_together(requests, known=known, **limited), [alone(each, limited) for each in requests], limit)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -104,6 +108,18 @@ def estimate(resolved: Resolved, layouts: Layouts) -> step.Estimate:
     keys, key = index_keys(layouts.columns)
     ledger = build_ledger.build(resolved.problem, build(resolved.problem, keys), layouts, key)
     return step.price(ledger, resolved.rates)
+
+
+def test_known_dominance_is_of_the_rules() -> None:
+    known, found = KnownTables(MOST_KEYS), set[int]()
+    for each in alike(0)[:3]:
+        for modules in (None, 1, 8):
+            more = () if modules is None else (fixed("recompute_modules", modules, "modules"),)
+            space = replace(each.space, rules=(*each.space.rules, *more))
+            dominated = known.dominated(space, known.rates(each.rates))
+            assert dominated == dominated_recomputes(space, each.rates)
+            found.add(len(dominated))
+    assert len(found) > 1
 
 
 def test_stopped_searches_prove_nothing() -> None:
