@@ -55,7 +55,6 @@ def command(
       meshwright launch export ckpt/step-00000100 --to-hf out/ --config hf/
       meshwright launch export adapters/ --to-hf out/ --merge
     """
-    from ...cost_models import units
     from ...cost_models.specs.variants import text_of
     from ...profiles.model.load import load_model
     from ...runtime.checkpoint.manifest import newest
@@ -63,16 +62,16 @@ def command(
 
     terminal: Terminal = context.obj
     check_torch("`launch export`")
-    from ...runtime.checkpoint.export import EXPORTED, export
-
-    if dtype not in (None, *EXPORTED):
-        raise InputError(f"--dtype `{dtype}` is none of {', '.join(EXPORTED)}", hint="`--dtype bf16`")
-    largest = int(units.parse(file_size, "B"))
+    largest = _num_bytes(file_size)
     folder, manifest = newest(checkpoint)
     path = _config(manifest, config, folder)
     model = load_model(path)[0]
     model = model if manifest.run["model"].get("tower") else text_of(model)
     _check_model(model, manifest, path, folder)
+    from ...runtime.checkpoint.export import EXPORTED, export  # loads torch, which takes seconds
+
+    if dtype not in (None, *EXPORTED):
+        raise InputError(f"--dtype `{dtype}` is none of {', '.join(EXPORTED)}", hint="`--dtype bf16`")
     with terminal.progress("exporting", bar=False):
         done = export(folder, to_hf, model, path, dtype=dtype, file_bytes=largest, merge=merge,
                       on_file=terminal.verbose)  # fmt: skip
@@ -90,6 +89,19 @@ def command(
                        "ignores them"])  # fmt: skip
     if done.left_out:
         terminal.warn("predictions of more than one token are left out: the runtime has no names of their weights")
+
+
+def _num_bytes(file_size: str) -> int:
+    """The size of a file in bytes. Raises InputError."""
+    from ...cost_models import units
+
+    try:
+        number = int(units.parse(file_size, "B"))
+    except InputError as error:
+        raise InputError(f"--file-size {error.message}", hint=error.hint) from None
+    if number < 1:
+        raise InputError(f"--file-size {file_size}: must be above 0", hint="`--file-size 5GB`")
+    return number
 
 
 def _config(manifest: Manifest, given: Path | None, checkpoint: Path) -> Path:

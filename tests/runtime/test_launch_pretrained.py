@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +149,19 @@ def test_a_wrong_shape_is_named_with_the_ranks_gone(folder: Path, tmp_path: Path
     assert code == 2
     assert "these weights cannot be taken" in err
     assert f"{shard.name}, {name}: has the shape" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nosuch"], "nosuch has no checkpoint"),
+        (["nosuch", "--file-size", "5"], "--file-size 5 has no unit"),
+        (["nosuch", "--file-size", "0 GB"], "--file-size 0 GB: must be above 0"),
+    ],
+)
+def test_a_bad_export_is_refused_before_torch_is_loaded(words: list[str], message: str, tmp_path: Path) -> None:
+    code = "import sys; from meshwright.cli.main import main; main(sys.argv[1:]); print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code, "launch", "export", *words, "--to-hf", "out"], cwd=tmp_path,
+                           capture_output=True, text=True, check=False)  # fmt: skip
+    assert message in found.stderr
+    assert found.stdout == "False\n"
