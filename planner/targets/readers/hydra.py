@@ -6,7 +6,7 @@ Source: Hydra 1.3, the grammar of overrides: `a.b=value`, `+a.b=value` and `++a.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -30,18 +30,25 @@ CONFIG = "--config"
 
 def from_script(module: str, root: str) -> Callable[[str, str, Sequence[str]], Document]:
     """A reader of documents that takes a shell script by the command that starts `module`, or another program with
-    overrides of the block `root`; other texts as they are."""
+    overrides of the block `root`; other texts as they are, or the block of one that holds `root`."""
 
     def is_job(words: Sequence[str]) -> bool:
         return any(module in word for word in words) or any(word.lstrip("+").startswith(f"{root}.") for word in words)
 
     def read(path: str, text: str, given: Sequence[str]) -> Document:
         if not _starts(module, text) and not _starts(f"{root}.", text):
-            return read_document(path, text)
+            return _within(read_document(path, text), root)
         _, jobs = jobs_of(path, text, given, is_job, module)
         return only(path, jobs, [_document(path, job) for job in jobs], given)
 
     return read
+
+
+def _within(document: Document, root: str) -> Document:
+    """The block of a document that holds the block `root`, where it is the only one; others as they are."""
+    data = document.data if isinstance(document.data, Mapping) else {}
+    holders = [name for name, block in data.items() if isinstance(block, Mapping) and root in block]
+    return document.part((holders[0],)) if len(holders) == 1 and root not in data else document
 
 
 def from_config_script(path: str, text: str, given: Sequence[str]) -> Document:

@@ -185,6 +185,16 @@ def test_options_of_slimes_forks(tmp_path: Path) -> None:
     assert gap.field == "--turns-dp-parts"
 
 
+def test_a_config_of_verl_in_a_block(tmp_path: Path) -> None:
+    """Programs that start verl hold its config beside their own; problems have the lines of the file."""
+    inside = "run: {model_type: verl}\ntrainer: {devices: 8}\ntraining_config:\n" + "".join(
+        f"  {line}\n" for line in FSDP.splitlines())  # fmt: skip
+    whole, found = (imported(tmp_path, "verl", text) for text in (FSDP, inside))
+    assert (found.layout, found.request, found.gaps) == (whole.layout, whole.request, ())
+    with pytest.raises(InputError, match="line 7, .*ppo_mini_batch_size"):
+        imported(tmp_path, "verl", inside.replace("mini_batch_size: 32", "mini_batch_size: many"))
+
+
 def test_positional_parameters_of_a_script(tmp_path: Path) -> None:
     """`set -e` scripts check their number; the second decides on the batch."""
     text = 'if [[ $# -ne 2 ]]; then exit 2; fi\ncase $2 in small) N=64;; *) N=128;; esac\n' + VERL.replace(
