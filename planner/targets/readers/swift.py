@@ -25,14 +25,13 @@ from . import accelerator_block, commands, engine_files, preferences
 from . import transformers_family as family
 from .engine_files import DEEPSPEED
 from .reader import Reader, noted, reads, value
+from .towers import TOWERS
 
 _CHUNKS = "sequence_parallel_size"
 _FREEZES = ("freeze_parameters", "freeze_vit", "freeze_aligner")
 _LORA = ("tuner_type", "train_type", "lora_rank", "target_modules", "quant_bits", "quant_method", "torch_dtype")
 _WITHOUT_PADDING = ("packing", "padding_free")
 _STEPS = "gradient_accumulation_steps"
-# Parts of names of modules beside the language model: towers and what joins them to it.
-_TOWERS = re.compile(r"vision|visual|audio|vit\b|tower|aligner|merger|projector|mlp1|resampler")
 _ON_HOST = {"device": "cpu"}
 # swift/config: the files that `--deepspeed NAME` and `--fsdp NAME` mean.
 _DEEPSPEED: dict[str, dict[str, Any]] = {
@@ -222,7 +221,7 @@ def frozen(settings: Settings, facts: Facts) -> Facts:
         if settings.get(name) is False:
             raise NoCounterpartError(f"{name} false: a tower learns, and its images are not stated")
     frozen = settings.get("freeze_parameters") or []
-    others = [str(name) for name in frozen if not _TOWERS.search(str(name))]
+    others = [str(name) for name in frozen if not TOWERS.search(str(name))]
     if isinstance(frozen, str) or others:
         raise NoCounterpartError(f"freeze_parameters: no plan freezes {', '.join(others) or frozen}")
     return noted(facts, "towers are frozen: text is priced, without them") if frozen else {}

@@ -27,6 +27,7 @@ from . import transformers_family as family
 from .hydra import from_script
 from .interpolation import resolved
 from .reader import Reader, noted, reads, value, whole_micro_batch
+from .towers import are_towers
 
 _ACTOR, _MODEL, _ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.model.", "actor_rollout_ref.rollout."
 _MEGATRON, _FSDP = f"{_ACTOR}megatron.", f"{_ACTOR}fsdp_config."
@@ -207,6 +208,9 @@ def _prepared(document: Document, arguments: Arguments) -> Document:
         name = ".".join(path)
         arguments.doubt(name, f"`{text}` is set when it runs", document.line(path), document.name,
                         "give its value: --arg NAME=VALUE")  # fmt: skip
+    model = found.at(("actor_rollout_ref", "model"))
+    if isinstance(model, dict) and are_towers(model.get("exclude_modules")):  # the text is priced
+        model["exclude_modules"] = None
     ranks = {"num_nodes": found.at(("trainer", "nnodes"), 1),
              "gpus_per_node": found.at(("trainer", "n_gpus_per_node"), 8)}  # fmt: skip
     arguments.ranks |= {name: count for name, count in ranks.items() if isinstance(count, int) and count > 0}

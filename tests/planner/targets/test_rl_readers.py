@@ -185,13 +185,20 @@ def test_options_of_slimes_forks(tmp_path: Path) -> None:
     assert gap.field == "--turns-dp-parts"
 
 
+def test_adapters_beside_a_tower(tmp_path: Path) -> None:
+    """Modules of a tower get none, and the text alone is priced; other excluded modules are a gap."""
+    for names, gaps in ((".*visual.*", []), (".*visual.*|.*router.*", ["actor_rollout_ref.model.exclude_modules"])):
+        text = FSDP.replace("lora_rank: 32", f"lora_rank: 32, exclude_modules: '{names}'")
+        assert [gap.field for gap in imported(tmp_path, "verl", text).gaps] == gaps
+
+
 def test_a_config_of_verl_in_a_block(tmp_path: Path) -> None:
     """Programs that start verl hold its config beside their own; problems have the lines of the file."""
     inside = "run: {model_type: verl}\ntrainer: {devices: 8}\ntraining_config:\n" + "".join(
         f"  {line}\n" for line in FSDP.splitlines())  # fmt: skip
     whole, found = (imported(tmp_path, "verl", text) for text in (FSDP, inside))
     assert (found.layout, found.request, found.gaps) == (whole.layout, whole.request, ())
-    with pytest.raises(InputError, match="line 7, .*ppo_mini_batch_size"):
+    with pytest.raises(InputError, match=r"line 7, .*ppo_mini_batch_size"):
         imported(tmp_path, "verl", inside.replace("mini_batch_size: 32", "mini_batch_size: many"))
 
 
