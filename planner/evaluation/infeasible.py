@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
-from math import prod
+from math import ceil, prod
 from string import Formatter
 from typing import Any
 
 from ...cost_models import units
 from ...cost_models.layouts import OFFLOADS, OPTIMIZER_ON_HOST, Layout, Layouts, encode
 from ...cost_models.quantities import optimizer_on_host
+from ...cost_models.quantities.params import total_parameters
 from ...cost_models.schedule_kinds import INTERLEAVED
 from ...cost_models.specs.cluster import ClusterSpec, NodeGroup
 from ...errors import NoFeasibleLayoutError
@@ -134,7 +135,7 @@ def does_not_fit(
     that makes one fit. NoHeadroomError if one fits and none leaves the headroom."""
     smallest = _smallest(resolved, late)
     if smallest is None:
-        return no_legal_layout(resolved, count)
+        return _host_too_small(resolved) if _lacks_host_memory(resolved) else no_legal_layout(resolved, count)
     if (lacks := _lacks_headroom(resolved, *smallest)) is not None:
         return lacks
     closest = candidates(resolved, [Staged.of(resolved, smallest[1])])[0]
@@ -168,13 +169,35 @@ def no_headroom(resolved: Resolved, late: Callable[[], bool] = lambda: False) ->
 def _smallest(resolved: Resolved, late: Callable[[], bool]) -> tuple[float, Layout] | None:
     """Bytes of the layout that needs least memory, of any size; None without a legal one."""
     space = resolved.space
-    if optimizer_on_host.least_bytes(resolved.problem) > resolved.host_bytes:  # else bounds count on what fits nowhere
+    if _lacks_host_memory(resolved):  # else bounds count on what fits nowhere
         space = resolved.space_under(resolved.target.rules, resolved.fixes, (_ON_GPU,))
     unlimited = search_of(resolved, space, memory_bytes=float("inf"), objective="memory", should_stop=late)
     outcome = unlimited.run()
     if outcome.stopped == "interrupted":
         raise KeyboardInterrupt
     return (outcome.top.rows[0][0], outcome.top.rows[0][2]) if outcome.top.rows else None
+
+
+def _lacks_host_memory(resolved: Resolved) -> bool:
+    """Whether the optimizer has no room on the host in any layout."""
+    return optimizer_on_host.least_bytes(resolved.problem) > resolved.host_bytes
+
+
+def _host_too_small(resolved: Resolved) -> NoFeasibleLayoutError:
+    """The error if every legal layout has its optimizer on the host, which has no room for it."""
+    gpus, gpu = resolved.cluster.num_gpus, resolved.cluster.gpu.name
+    parameters = total_parameters(resolved.model)
+    per_parameter = optimizer_on_host.bytes_per_parameter(resolved.problem)
+    needed = parameters * per_parameter / gpus
+    fixes = " and ".join(f"`{rule.name}`" for rule in resolved.fixes if "offload" in rule.fields)
+    enough = ceil(parameters * per_parameter / resolved.host_bytes)
+    return NoFeasibleLayoutError(
+        f"no layout of {resolved.model.name} fits on {gpus} x {gpu}: the optimizer has no room on the host\n\n"
+        f"  {parameters:,} parameters x {per_parameter:g} bytes / {gpus} GPUs: {units.gib(needed)} GiB of host memory "
+        f"per GPU, which has {units.gib(resolved.host_bytes)}",
+        hint=f"{f'leave out {fixes}, or take' if fixes else 'take'} at least {enough:,} such GPUs",
+        details={"host_bytes": needed, "host_memory_bytes": resolved.host_bytes},
+    )  # fmt: skip
 
 
 def _lacks_headroom(resolved: Resolved, needed: float, layout: Layout) -> NoHeadroomError | None:
