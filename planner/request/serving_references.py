@@ -10,7 +10,7 @@ from typing import Any, get_args
 from ...cost_models.specs.cluster import ClusterSpec
 from ...cost_models.specs.model import ModelSpec
 from ...profiles.cluster.load import load_cluster
-from ...profiles.model.load import published_in
+from ...profiles.model.load import published_in, quantized_in
 from ...profiles.stack.engine_file import load_engines
 from ...profiles.stack.engines import Engines
 from .model_reference import text_model
@@ -43,15 +43,16 @@ class ServingReferences:
                                exclude=request.exclude),
             "workload.speculate": partial(_draft, work.speculate or {}),
         })  # fmt: skip
-        return cls(request=_with_weights(request, _published(model)), model=model,
+        return cls(request=_with_weights(request, _published(request, model)), model=model,
                    warnings=[*warnings, *_other_format(model, work.precision)], engines=engines, cluster=cluster,
                    draft=draft)  # fmt: skip
 
 
-def _published(model: ModelSpec) -> Weights | None:
+def _published(request: ServingRequest, model: ModelSpec) -> Weights | None:
     """The format of the checkpoint, which engines read from its config where no option names another
     (ModelConfig._verify_quantization of vllm-project/vllm@0052a5b8 and of SGLang 0.5.23)."""
-    published = published_in(model.name)
+    file = quantized_in(request.model) if isinstance(request.model, str) else None
+    published = file or published_in(model.name)
     return next((known for known in get_args(Weights) if known == published), None)
 
 

@@ -74,6 +74,21 @@ def published_in(name: str) -> str | None:
     return _stated(name, "published_in", "format")
 
 
+def quantized_in(reference: str | Path) -> str | None:
+    """The number format that the `quantization_config` of a config.json, or of one in a folder, states: that of its
+    `quant_method`, where it is fp8 or mxfp4, or integers of 4 bits (awq, gptq). None: no such file, or another one."""
+    path = Path(os.path.expanduser(str(reference)))
+    path = path / "config.json" if path.is_dir() else path
+    data = read_document(path).data if path.suffix == ".json" and path.is_file() else None
+    stated = data.get("quantization_config") if isinstance(data, dict) else None
+    if not isinstance(stated, dict):
+        return None
+    method = stated.get("quant_method")
+    if method in ("awq", "gptq"):
+        return "int4" if stated.get("bits") == 4 else None
+    return method if method in ("fp8", "mxfp4") else None
+
+
 def _stated(name: str, key: str, part: str) -> str | None:
     """A part of what the file of a catalogued model states beside its config."""
     _, path = _index().get(_normal(name), ("", None))
