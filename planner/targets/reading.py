@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
-from ...errors import FieldProblem, InputError
+from ...errors import FieldProblem, InputError, nearest
 from .adapter_choices import CHOSEN
 from .argv import Arguments
 from .option_lists import Option
@@ -194,7 +193,7 @@ def placed(problem: FieldProblem, arguments: Arguments, table: Table, facts: Fac
 
 def _of_fork(name: str, matters: Iterable[str]) -> bool:
     """Whether an unknown option has no word of a layout in its name, and is not one that matters, misspelt."""
-    return not (_MAY_CHANGE.search(name) or _BEARS.search(name) or get_close_matches(name, matters, 1, 0.85))
+    return not (_MAY_CHANGE.search(name) or _BEARS.search(name) or nearest(name, matters, cutoff=0.85))
 
 
 def _concerns(name: str, options: Iterable[str]) -> bool:
