@@ -95,7 +95,7 @@ def kernels(*options: str) -> Entry:
 
     def read(settings: Settings, facts: Facts) -> Facts:
         for name in options:
-            if settings.get(name) == _EAGER[name]:
+            if settings.get(name) == _EAGER.get(name, "eager"):
                 raise NoCounterpartError(f"{name}: this attention keeps all scores, and no plan does")
         return {}
 

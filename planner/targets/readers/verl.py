@@ -255,11 +255,11 @@ READER = Reader(
         f"{_MODEL}enable_gradient_checkpointing": "bool", _LORA[0]: "int", _LORA[1]: "any", _LORA[2]: "int",
         _LORA[3]: "any", **{f"{_MODEL}{name}": "any" for name in (
             "tiled_mlp.enabled", "mtp.enable", "mtp.enable_train", "override_config.attention_dropout",
-            "override_config.moe_config.freeze_moe_router")},
+            "override_config.moe_config.freeze_moe_router", "override_config.attn_implementation")},
         f"{_ACTOR}optim.optimizer": "str", "trainer.nnodes": "int", "trainer.n_gpus_per_node": "int",
     },
     entries=(
-        value("model_name", f"{_MODEL}path"),
+        value("model_name", f"{_MODEL}path"), family.kernels(f"{_MODEL}override_config.attn_implementation"),
         reads(_LAYOUT, (*_STRATEGY, *_ARGUMENT, *_SHARDS, f"{_MODEL}path"), _layout),
         reads(("workload.seq_len",), _LENGTHS, _length),
         reads(("micro_batch", "workload.global_batch"), (_MICRO, _MICRO_OF_ALL, _DYNAMIC, _TOKENS, _MINI, _SAMPLES),
@@ -274,7 +274,7 @@ READER = Reader(
             rf"{_FSDP}offload_policy": "weights and states on the host",
             rf"{_ACTOR}optim\.override_optimizer_config(\..*)?": "another optimizer, or one on the host",
             rf"{_MEGATRON}(use_megatron_fsdp|dynamic_context_parallel|max_seqlen_per_dp_cp_rank)": "another layout",
-            rf"{_MODEL}(override_config\.(?!.*(dropout|pdrop)$).*|tiled_mlp\.enabled|external_lib|mtp\.enable(_train)?)":
+            rf"{_MODEL}(override_config\.(?!.*(dropout|pdrop|_implementation)$).*|tiled_mlp\.enabled|external_lib|mtp\.enable(_train)?)":
                 "another model or other layers than those of its path",
             rf"{_MODEL}enable_activation_offload": "saved activations on the host",
             rf"{_MODEL}(exclude_modules|lora_adapter_path)": "other adapters",

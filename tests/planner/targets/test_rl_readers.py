@@ -192,6 +192,12 @@ def test_adapters_beside_a_tower(tmp_path: Path) -> None:
         assert [gap.field for gap in imported(tmp_path, "verl", text).gaps] == gaps
 
 
+def test_kernels_of_attention_in_verl(tmp_path: Path) -> None:
+    for name, count in (("kernels-community/vllm-flash-attn3", 0), ("eager", 1)):
+        text = FSDP.replace("lora_rank: 32", f"lora_rank: 32, override_config: {{attn_implementation: {name}}}")
+        assert len(imported(tmp_path, "verl", text).gaps) == count
+
+
 def test_a_config_of_verl_in_a_block(tmp_path: Path) -> None:
     """Programs that start verl hold its config beside their own; problems have the lines of the file."""
     inside = "run: {model_type: verl}\ntrainer: {devices: 8}\ntraining_config:\n" + "".join(
