@@ -33,11 +33,12 @@ class RunTerminated(MeshwrightError):
 
 
 def diagnose(
-    states: Mapping[int, State], tail: Sequence[str], exit_code: int, num_ranks: int, num_nodes: int = 1
-) -> MeshwrightError:
+    states: Mapping[int, State], tail: Sequence[str], exit_code: int, num_ranks: int, num_nodes: int = 1,
+    *, saves: bool = False,
+) -> MeshwrightError:  # fmt: skip
     """The error of a failed run, from the last states of this node's `num_ranks` ranks and torchrun's last lines.
 
-    num_nodes: number of nodes of the run.
+    num_nodes: number of nodes of the run. saves: whether it saves checkpoints.
     """
     refused = [state for state in states.values() if state["code"] in REFUSED]
     if refused:
@@ -58,11 +59,15 @@ def diagnose(
         message = "\n".join(_died(rank, name, states) for rank, name in killed.items())
     elif waiting:
         message = _hung(states, num_nodes)
+    elif exit_code < 0:
+        message = f"torchrun was killed by {signal.Signals(-exit_code).name}"
     else:
         last = next((line for line in reversed(tail) if line.strip()), "no message")
         message = f"torchrun ended with exit code {exit_code}: {last.strip()}"
     lines = [message, *(f"rank {s['rank']} was in {s['failed']}" for s in waiting)]
     hint = f"all {num_ranks} ranks were stopped; `--verbose` shows what they printed"
+    if saves:
+        hint += ", `--resume` goes on from the last checkpoint"
     if num_nodes > 1:
         hint = "the ranks of this node were stopped; the launcher of another node may name the one that failed first"
     return RanksFailed("\n".join(lines), hint=hint, details=details)

@@ -86,7 +86,8 @@ def run(
                 continue
             if ranks.port_was_taken:
                 raise _port_in_use(port)
-            raise diagnose(read_all(Path(folder)), list(ranks.tail), code, nodes.nproc_per_node, nodes.nnodes)
+            raise diagnose(read_all(Path(folder)), list(ranks.tail), code, nodes.nproc_per_node, nodes.nnodes,
+                           saves=settings.checkpoint is not None)  # fmt: skip
 
 
 def follow(

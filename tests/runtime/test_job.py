@@ -268,6 +268,14 @@ def test_a_killed_rank_is_named() -> None:
     assert "rank 1 was killed by SIGKILL (as when memory runs out) in step 3: forward pass" in found.message
 
 
+def test_a_killed_torchrun_is_named_and_a_saving_run_can_go_on() -> None:
+    found = diagnose({}, ["some line"], -9, 2, saves=True)
+    assert found.message == "torchrun was killed by SIGKILL"
+    assert found.hint == ("all 2 ranks were stopped; `--verbose` shows what they printed, `--resume` goes on from the "
+                          "last checkpoint")  # fmt: skip
+    assert "--resume" not in diagnose({}, [], 1, 2).hint
+
+
 def test_a_rank_of_another_node_is_not_blamed_on_this_one() -> None:
     """Each launcher sees the states of its own ranks."""
     found = diagnose({0: STATES[0]}, [], 1, 1, num_nodes=2)
