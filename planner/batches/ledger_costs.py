@@ -21,7 +21,7 @@ import numpy as np
 
 from ...cost_models import build_ledger
 from ...cost_models.arrays import Array
-from ...cost_models.layouts import CP_ALGORITHMS, RECOMPUTE_MODES, Layout, Layouts, module_mask
+from ...cost_models.layouts import CP_ALGORITHMS, RECOMPUTE_MODES, SELECTIVE_DEFAULT, Layout, Layouts, module_mask
 from ...cost_models.problem import Problem
 from ...cost_models.quantities import tables
 from ...cost_models.quantities.tables import index_keys
@@ -57,6 +57,7 @@ class Family:
     zero: int = 3
     recompute_layers: int = 0  # of full recomputation; 0: all
     pp: int = 1  # stages; a rank is then a pipeline
+    modules: tuple[str, ...] = SELECTIVE_DEFAULT  # recomputed, where that is selective
 
     def layout(self, degree: int, num_gpus: int) -> Layout:
         """Its layout with groups of `degree` ranks, whose micro-batch has as many sequences as the group has ranks."""
@@ -65,7 +66,7 @@ class Family:
             tp=self.tp, sequence_parallel=int(self.tp > 1), cp=degree, pp=self.pp, dp=dp, shard=dp, micro_batch=degree,
             zero=self.zero, cp_algorithm=CP_ALGORITHMS.index(self.cp_algorithm) if degree > 1 else 0,
             recompute=RECOMPUTE_MODES.index(self.recompute), recompute_layers=self.recompute_layers,
-            recompute_modules=module_mask(("attn",)) if self.recompute == "selective" else 0,
+            recompute_modules=module_mask(self.modules) if self.recompute == "selective" else 0,
         )  # fmt: skip
 
 
@@ -73,9 +74,11 @@ def families(
     priced: Priced, algorithms: Sequence[str] = ("ulysses", "ring", "allgather"), stages: Sequence[int] = (3, 1)
 ) -> Iterator[Family]:
     """The families that are compared. stages: of ZeRO."""
+    # A fused attention saves no scores, so that its recomputation frees nothing: activation functions are next.
+    modules = SELECTIVE_DEFAULT if priced.problem.stack.attention == "unfused" else ("act",)
     for tp in powers_of_two(priced.problem.gpus_per_node).tolist():
         for algorithm, recompute, zero in product(algorithms, RECOMPUTE_MODES, stages):
-            yield Family(tp, algorithm, recompute, zero)
+            yield Family(tp, algorithm, recompute, zero, modules=modules)
 
 
 def ledger_costs(priced: Priced, family: Family) -> GroupCosts | None:
