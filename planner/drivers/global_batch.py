@@ -1,4 +1,5 @@
-"""The nearest global batch that admits faster data parallelism, where that of a plan rules it out."""
+"""The nearest global batch, and the largest number of nodes, that admit faster data parallelism, where the batch of a
+plan rules it out on all of its nodes."""
 
 from __future__ import annotations
 
@@ -8,12 +9,16 @@ import numpy as np
 
 from ...cost_models.arrays import Ints, Mask
 from ...cost_models.problem import Problem
+from ...errors import InputError
 from ..evaluation import intervals
-from ..request.resolve import Resolved
+from ..request.load import changed_request
+from ..request.resolve import Resolved, cluster_of
 from ..search.run import search_of
 from ..space.rules import BATCH, Columns, Rule
 from ..space.tree import Count, Space, select
 from .watch import Watch
+
+_MOST_IDLE = 32  # nodes that are left out at most
 
 
 def batch_warnings(resolved: Resolved, step_s: float, watch: Watch) -> list[str]:
@@ -36,6 +41,43 @@ def batch_warnings(resolved: Resolved, step_s: float, watch: Watch) -> list[str]
     gain = step_s / asked / (seconds / batch) - 1
     return [f"a global batch of {asked:,} is no multiple of dp {layout.dp}: {batch:,} is one, and {layout_id} then "
             f"trains {gain:.1%} more sequences per second by the closed form".replace("%", " %")]  # fmt: skip
+
+
+def node_warnings(resolved: Resolved, step_s: float, watch: Watch) -> list[str]:
+    """A warning where the largest part of the nodes on which the batch rules out no data parallelism takes less time
+    for a step than all of them, by more than the model does not tell apart. step_s: closed form of the best layout."""
+    fewer = None if _widest_without(resolved) is None else _on_fewer_nodes(resolved)
+    if fewer is None:
+        return []
+    limit_s = step_s * (1 - intervals.indifference())
+    outcome = search_of(fewer, fewer.space, top=1, incumbent=limit_s, tally=False, should_stop=watch.late).run()
+    if outcome.stopped:
+        watch.cuts.append((outcome.stopped, "fewer nodes were compared"))
+    if outcome.stopped or not outcome.top.rows:
+        return []
+    seconds, layout_id, _ = outcome.top.rows[0]
+    return [f"{fewer.cluster.num_nodes} of the {resolved.cluster.num_nodes} nodes take {1 - seconds / step_s:.1%} less "
+            f"time for a step by the closed form, with {layout_id}: the batch is no multiple of the widest data "
+            "parallelism over all of them".replace("%", " %")]  # fmt: skip
+
+
+def _on_fewer_nodes(resolved: Resolved) -> Resolved | None:
+    """The request on as many of its nodes, which are all alike, as the batch rules out no data parallelism on."""
+    cluster, request = resolved.cluster, resolved.request
+    if len(cluster.groups) > 1 or request.exclude:
+        return None
+    names = cluster.hosts or [str(node) for node in range(cluster.num_nodes)]
+    for nodes in range(cluster.num_nodes - 1, max(cluster.num_nodes - _MOST_IDLE, 1) - 1, -1):
+        by_number = request.gpus is not None
+        changes = {("gpus",): nodes * cluster.gpus_per_node} if by_number else {("exclude",): [*names[nodes:]]}
+        try:
+            sized = changed_request(request, changes)
+            fewer = replace(resolved, request=sized, cluster=cluster_of(sized))
+        except InputError:  # nodes of a rack or a slice are no nodes of their own
+            return None
+        if _widest_without(fewer) is None:
+            return fewer
+    return None
 
 
 def _widest_without(resolved: Resolved) -> int | None:

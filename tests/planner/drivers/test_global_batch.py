@@ -46,3 +46,27 @@ def test_a_target_without_a_layout_names_the_batch() -> None:
     reasons = [dict(by_target.without) if by_target is not None else {} for by_target in compared]
     assert reasons[0]["deepspeed"] == "no legal layout of a global batch of 250"
     assert "deepspeed" not in reasons[1]
+
+
+def test_fewer_nodes_are_named_where_they_are_faster() -> None:
+    """40 does not divide 64, and 32 does. The saved time is that of the plan of four nodes."""
+    asked: dict[str, Any] = {"model": "llama-3.2-1b", "seq_len": 4096, "global_batch": 64, "fastest": True}
+    all_nodes = plan(None, **asked, cluster="dgx-h100:5")
+    text = next(text for text in all_nodes.warnings if "of the 5 nodes" in text)
+    found = re.search(r"4 of the 5 nodes take ([\d.]+) % less time", text)
+    assert found is not None
+    there = plan(None, **asked, cluster="dgx-h100:4").certificate.lower_bound_s
+    here = all_nodes.certificate.lower_bound_s
+    assert there is not None
+    assert here is not None
+    assert float(found[1]) == pytest.approx(100 * (1 - there / here), abs=0.06)
+
+
+@pytest.mark.parametrize("asked", [
+    {"cluster": "dgx-h100:4"},  # divides
+    {"cluster": "dgx-h100:5", "global_batch": 80},
+    {"cluster": "dgx-h100:2+dgx-a100-80gb:3"},  # nodes are not alike
+])  # fmt: skip
+def test_no_fewer_nodes_are_named_without_a_gain(asked: dict[str, Any]) -> None:
+    warnings = plan(None, **{"model": "llama-3.2-1b", "seq_len": 4096, "global_batch": 64, **asked}).warnings
+    assert not any("nodes take" in text for text in warnings)
