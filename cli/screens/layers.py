@@ -47,7 +47,7 @@ def _gain(candidate: Candidate, plan: LayerPlan) -> str:
         return f"No single strategy for all layers fits. {proof}"
     gain = text.percent(1 - candidate.step_s / uniform.step_s)
     took = text.significant(uniform.step_s)
-    return f"{gain} % faster than the best with one strategy for all, {uniform.strategy} ({took} s). {proof}"
+    return f"{gain} % faster than {uniform.strategy} ({took} s), the best of those with one strategy for all. {proof}"
 
 
 def _reasons(plan: LayerPlan, capacity: float) -> str:

@@ -47,7 +47,8 @@ def _safer(plan: Plan, candidate: Candidate) -> str:
     safer = min(less, key=lambda other: other.step_s)
     saved = text.gib(room[safer.choice])
     change = safer.step_s / candidate.step_s - 1
-    cost = f"takes {text.percent(abs(change))} % {'longer' if change > 0 else 'less time'}"
+    shown = text.percent(abs(change))
+    cost = "takes as long" if float(shown) == 0 else f"takes {shown} % {'longer' if change > 0 else 'less time'}"
     memory = f"needs {saved} GiB less" if candidate.spread is None else f"leaves {saved} GiB more"
     return f"; layout {safer.choice} {memory} and {cost}"
 

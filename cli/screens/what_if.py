@@ -155,8 +155,10 @@ def footnotes(prices: Sequence[Priced | None]) -> list[str]:
     """The basis of costs and energy, or the option that adds them."""
     shown = [priced for priced in prices if priced is not None]
     lines = []
-    if all(priced.usd_per_ttoken is None for priced in shown):
-        lines.append("No price is known: `--set cluster.price='98.32 USD/h'` (of a node) adds dollars.")
+    if any(priced.usd_per_ttoken is None for priced in shown):
+        none = all(priced.usd_per_ttoken is None for priced in shown)
+        whose = "No price is known" if none else "One side has no price"
+        lines.append(f"{whose}: `--set cluster.price='98.32 USD/h'` (of a node) adds dollars.")
     lines += price_line(priced.price_source for priced in shown)
     if all(priced.mwh_per_ttoken is None for priced in shown):
         lines.append("No power is known: `--set gpu.tdp='700 W'` adds energy.")

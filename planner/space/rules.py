@@ -235,7 +235,8 @@ WELL_FORMED: tuple[Rule, ...] = (
          lambda x, p: np.asarray((x["tp"] > 1) | (x["sequence_parallel"] == 0)), "sequence parallelism needs tp > 1"),
     Rule("precision", ("precision",),
          lambda x, p: np.asarray(x["precision"] == PRECISIONS.index(p.workload.precision)),
-         "the layout is in {precision_name}, the workload in {workload_precision}: `--dtype`"),
+         "the layout is in {precision_name}, the workload in {workload_precision}: end it with "
+         "`-{workload_precision}`, or give `--dtype {precision_name}`"),
 )  # fmt: skip
 
 

@@ -43,8 +43,8 @@ def parse_vary(text: str) -> Axis:
         raise InputError(f"--vary {path}: `{ends}` is not `a..b`", hint="write `1..8`")
     low, high = numbers
     if not 0 < low < high:
-        raise InputError(f"--vary {path}: `{ends}` does not run from a smaller to a larger number above 0",
-                         hint="write the smaller one first")  # fmt: skip
+        hint = "begin above 0" if low < high else "write the smaller one first"
+        raise InputError(f"--vary {path}: `{ends}` does not run from a smaller to a larger number above 0", hint=hint)
     linear, count = _spacing(path, options)
     if path in WHOLE:
         return _whole_range(path, round(low), round(high), linear, count)

@@ -76,7 +76,10 @@ def of_shorthand(text: str, gpu: str | None, num_gpus: int | None) -> ClusterSpe
             name = registry.gpu_name(text)
             raise InputError(f"`{text}` is a GPU: how many of them?", hint=f"`8x{name}`, or `--gpu {name} --gpus 8`")
         return of_gpus(text, num_gpus)
-    if gpu is None and num_gpus is None and (named := named_slice(text)) is not None:
+    if (named := named_slice(text)) is not None:
+        if gpu is not None or num_gpus is not None:
+            raise InputError(f"`{text}` names {named[1]} x {named[0]}: it takes no other GPU and no number of them",
+                             hint="name another slice, such as `v6e-64`, or `--gpu tpu-v6e --gpus 64`")  # fmt: skip
         return of_gpus(*named)
     groups = parse_shorthand(text, gpu, num_gpus)
     return build(_name(groups), groups, Fabric())

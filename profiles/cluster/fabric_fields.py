@@ -10,6 +10,7 @@ from ..io.facts import Facts
 from .fabric import Fabric, FabricType, Group
 
 _FABRIC_KEYS = ("type", "ratio", "pod_nodes")
+_SITES = "`sites: [{name: a, nodes: 8}, {name: b, nodes: 8}]`"  # an example
 
 
 def read_fabric(facts: Facts, groups: list[Group]) -> Fabric:
@@ -36,10 +37,10 @@ def _sites(facts: Facts, groups: list[Group], fabric: Fabric) -> Fabric:
     has_wan = facts.keys(("wan",), ("bandwidth", "latency", "per", "flows", "flow_bandwidth"))
     if listed is None:
         if has_wan:
-            facts.fail(("wan",), "has no meaning without `sites`")
+            facts.fail(("wan",), "has no meaning without `sites`", _SITES)
         return fabric
     if not isinstance(listed, list) or len(listed) < 2:
-        facts.fail(("sites",), "must list two sites or more", "`sites: [{name: a, nodes: 8}, {name: b, nodes: 8}]`")
+        facts.fail(("sites",), "must list two sites or more", _SITES)
         return fabric
     sites: list[tuple[str, int]] = []
     for position in range(len(listed)):

@@ -243,6 +243,11 @@ def test_network_bandwidth_per_what(text: str, expected: float) -> None:
     assert texts(cluster) == ()
 
 
+def test_a_slice_takes_no_other_gpu() -> None:
+    with pytest.raises(InputError, match=r"`v5p-128` names 64 x tpu-v5p: it takes no other GPU"):
+        load_cluster("v5p-128", gpu="tpu-v6e")
+
+
 def test_per_counts_a_bandwidth() -> None:
     with pytest.raises(InputError, match=r"links\.inter_node\.per: counts a `bandwidth`, which is not given"):
         load_cluster({"groups": "dgx-h100:4", "links": {"inter_node": {"per": "node"}}})
