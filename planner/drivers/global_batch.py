@@ -4,12 +4,14 @@ plan rules it out on all of its nodes."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from ...cost_models.arrays import Ints, Mask
 from ...cost_models.problem import Problem
 from ...errors import InputError
+from ...profiles.io.document import FieldPath
 from ..evaluation import intervals
 from ..request.load import changed_request
 from ..request.resolve import Resolved, cluster_of
@@ -68,8 +70,9 @@ def _on_fewer_nodes(resolved: Resolved) -> Resolved | None:
         return None
     names = cluster.hosts or [str(node) for node in range(cluster.num_nodes)]
     for nodes in range(cluster.num_nodes - 1, max(cluster.num_nodes - _MOST_IDLE, 1) - 1, -1):
-        by_number = request.gpus is not None
-        changes = {("gpus",): nodes * cluster.gpus_per_node} if by_number else {("exclude",): [*names[nodes:]]}
+        changes: dict[FieldPath, Any] = {("exclude",): [*names[nodes:]]}
+        if request.gpus is not None:
+            changes = {("gpus",): nodes * cluster.gpus_per_node}
         try:
             sized = changed_request(request, changes)
             fewer = replace(resolved, request=sized, cluster=cluster_of(sized))
