@@ -20,12 +20,13 @@ from ...cost_models.quantities.stages import Partition
 from ...cost_models.quantities.tables import build, index_keys
 from ...cost_models.rates.rates import Rates
 from ...cost_models.step import step
-from ...errors import NoFeasibleLayoutError
+from ...errors import InputError, NoFeasibleLayoutError
 from ..document.candidate import Candidate
 from ..document.partitions import layout_id
 from ..drivers.headroom import leaving_most
 from ..evaluation.infeasible import does_not_fit, no_headroom, no_legal_layout
 from ..evaluation.interruptions import on_spot
+from ..heterogeneous.islands import applies
 from ..request.resolve import Resolved
 from ..search.rate_sweep import RateSweep
 from ..search.run import search_of
@@ -243,9 +244,13 @@ def replanned(
     differ from it in rates alone. A seed that leaves less than the headroom bounds nothing: the search keeps to it.
     Where no layout leaves it, the result is that of a plan (`leaving_most`).
 
-    Raises NoFeasibleLayoutError if nothing is legal or nothing fits; `explain`: with what would fit, which takes a few
-    searches more.
+    Raises InputError for unlike groups of nodes, NoFeasibleLayoutError if nothing is legal or nothing fits; `explain`:
+    with what would fit, which takes a few searches more.
     """
+    if resolved.request.stages is None and applies(resolved):
+        raise InputError(f"{resolved.cluster.name} has unlike groups of nodes, and what-if prices all GPUs alike: no "
+                         "layout is searched that uses each as it is",
+                         hint="`meshwright plan` searches them")  # fmt: skip
     near = [follow(seed, resolved) for seed in seeds[:2]]
     by_memory = resolved.workload.objective == "memory"
     prices = [price_held(seed, [resolved])[0] for seed in near]
