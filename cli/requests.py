@@ -48,10 +48,11 @@ def build_any(
 
 
 def _refuse_plan(path: Path | None) -> None:
-    """Plans of a deployment and of post-training have fields of a request, but are none."""
-    from ..planner.document.reading import OTHER_PLANS
+    """Plans have fields of a request, but are none."""
+    from ..planner.document.lengths_plan import KIND
+    from ..planner.document.reading import LENGTHS_PLAN, OTHER_PLANS
 
-    for kind, (what, readers) in OTHER_PLANS.items():
+    for kind, (what, readers) in {**OTHER_PLANS, KIND: LENGTHS_PLAN}.items():
         if is_plan(path, kind):
             raise InputError(f"{path}: {what}, where a request is needed", hint=readers)
 

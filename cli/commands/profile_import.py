@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,4 +117,17 @@ def _show(
         terminal.write(written)
     else:
         groups = [f"{group['count']} x {group['gpus_per_node']} {group['gpu']}" for group in document["groups"]]
-        terminal.show([", ".join(groups), "", f"Next: meshwright plan --cluster {output} --model llama-3.1-8b"])
+        terminal.show([", ".join(groups), "", f"Next: {_next_step(document, output)}"])
+
+
+def _next_step(document: Mapping[str, Any], output: Path) -> str:
+    """The command that plans on the file, or the field that it lacks first: nodes that no catalogue knows have no
+    network."""
+    from ...errors import InputError
+    from ...profiles.cluster.load import load_cluster
+
+    try:
+        load_cluster(dict(document))
+    except InputError as error:
+        return f"complete {output} ({error.message})"
+    return f"meshwright plan --cluster {output} --model llama-3.1-8b"

@@ -24,6 +24,8 @@ OTHER_PLANS = {
     serving_plan.KIND: ("the plan of a deployment", "`explain`, `report`, `diff`, `check` and `emit` read it"),
     rl_plan.KIND: ("the plan of a step of post-training", "`explain`, `report`, `emit`, `check` and `launch` read it"),
 }
+# The same of a plan of mixed lengths, which is of a training step, but of no one layout.
+LENGTHS_PLAN = ("a plan of documents with a degree each", "`explain`, `report` and `launch` read it")
 _Document = TypeVar("_Document", bound=BaseModel)
 
 
@@ -33,8 +35,7 @@ def read_plan(text: str, name: str) -> Plan:
     if isinstance(data, dict) and (other := OTHER_PLANS.get(str(data.get("kind")))):
         raise InputError(f"{name}: {other[0]}, not of a training step", hint=other[1])
     if isinstance(data, dict) and data.get("kind") == LENGTHS_KIND:
-        raise InputError(f"{name}: a plan of documents with a degree each, not of one layout",
-                         hint="`explain`, `report` and `launch` read it")  # fmt: skip
+        raise InputError(f"{name}: {LENGTHS_PLAN[0]}, not of one layout", hint=LENGTHS_PLAN[1])
     if not isinstance(data, dict) or data.get("kind") != "plan":
         raise InputError(f"{name}: not a plan", hint=_WRITES_ONE)
     return _checked(data, name, Plan, FORMAT_VERSION, (1, 6), integrity.problems)

@@ -320,3 +320,28 @@ def test_names_of_a_catalogue_complete(shell: str) -> None:
 )
 def test_no_excess_has_no_negative_sign(share: float, shown: str) -> None:
     assert text.more(share) == shown
+
+
+def test_memory_names_a_plan_of_mixed_lengths(tmp_path: Path) -> None:
+    (tmp_path / "ml.json").write_text(json.dumps({"kind": "mixed-lengths-plan"}))
+    result = run_here("memory", "ml.json", cwd=tmp_path)
+    assert result.code == 2
+    assert "ml.json: a plan of documents with a degree each, where a request is needed" in result.err
+    assert "unknown key" not in result.err
+
+
+def test_an_imported_file_that_lacks_its_network_names_that_first(tmp_path: Path) -> None:
+    for nodes, next_step in (1, "Next: meshwright plan --cluster c.yaml"), (2, "Next: complete c.yaml"):
+        (tmp_path / "hostfile").write_text("".join(f"node{i} slots=8\n" for i in range(nodes)))
+        result = run_here("profile", "import", "hostfile", "hostfile", "--gpu", "h100", "-o", "c.yaml", "--force",
+                          cwd=tmp_path)  # fmt: skip
+        assert result.code == 0
+        assert next_step in result.out
+    assert "its NICs are not known" in result.out
+
+
+def test_unlike_groups_are_not_planned_again_as_if_they_were_equal(tmp_path: Path, plan_text: str) -> None:
+    (tmp_path / "plan.json").write_text(plan_text)
+    result = run_here("what-if", "plan.json", "--set", "cluster=dgx-h100:1+dgx-a100-80gb:1", "--replan", cwd=tmp_path)
+    assert result.code == 2
+    assert "unlike groups of nodes, and what-if prices all GPUs alike" in " ".join(result.err.split())
