@@ -27,6 +27,7 @@ class Latencies:
 
 
 _STRATA = 16  # equal shares of the prompts, and of the answers, whose latencies are priced
+_MET = 16  # prompts that an answer meets; of more the deviation of the sequences tells
 _HALVINGS = 24  # of the interval that holds a percentile of several strata
 
 
@@ -38,7 +39,9 @@ def latencies(
 
     Waits W of prompts have the tail of a queue with one server, P(W > t) = busy exp(-busy t / E[W]). Where answers
     decode beside them, a prompt also waits for the rest of an iteration with prompts, which its decoding lengthens.
-    Waits for room are those of `RoomWaits`. Prompts of unlike lengths take their own seconds after the waits.
+    An answer takes longer by the deviation of the sequences that decode, or by the few prompts that it meets where
+    these are long (`_met_s`). Waits for room are those of `RoomWaits`. Prompts of unlike lengths take their own seconds
+    after the waits.
     tests/cost_models/serving/test_simulation.py compares them with the simulated instance.
     """
     if decode.methods.fills:
@@ -59,9 +62,39 @@ def latencies(
     usual_s, beside_more_s = (_added_s(sequences * more, service, prefill, decode, load, constants)
                               for more in (1.0, spread))  # fmt: skip
     beside_s = np.minimum(beside_s * np.minimum(beside_more_s / np.maximum(usual_s, 1e-12), 1.0), service.most_s)
+    beside_s = np.maximum(beside_s, np.where(apart, 0.0, _met_s(share, service, prefill, decode, load, constants)))
     *_, after_s = by_phase(service.room.at_most(share), decode, apart)
     tpot_s = (decode_s + beside_s) / decode.step_tokens + after_s / np.maximum(load.output - 1.0, 1.0)
     return Latencies(ttft_s, np.asarray(tpot_s))
+
+
+def _met_s(
+    share: float, service: Service, prefill: Pool, decode: Pool, load: Load, constants: ServingConstants
+) -> Array:  # fmt: skip
+    """[n] seconds by which an iteration of an answer of an open loop is longer, mean, where the answer meets as many
+    prompts as a share of the answers does not exceed.
+
+    Those that come while it decodes are a Poisson number. Those that its own prompt leaves behind are those of an
+    M/G/1 queue at a departure, as many as at any time (P. J. Burke; L. Kleinrock, Queueing Systems I, 1975, 5.6), and
+    here geometric as in M/M/1; where a chunk holds k prompts, they are taken with its own unless there are more. The
+    sum has P(n) = rho P(n - 1) + (1 - rho) Poisson(n). No iteration is longer than one with a chunk.
+    """
+    steps, rate = np.maximum(load.output - 1.0, 1.0) / decode.step_tokens, load.rate / prefill.instances
+    beside = decoding_batch(np.minimum(np.maximum(service.sequences, 1.0), service.capacity), decode, load)
+    mixed = replace(beside, prompt_groups=service.prompt_groups)
+    mixed_s, chunks = prompt_iterations(prefill, constants, mixed, load.prefilled)
+    held = np.maximum(prefill.chunk_tokens / load.prefilled, 1.0)
+    left = np.minimum(rate * mixed_s * chunks / prefill.pp, BUSIEST) ** held
+    come = rate * steps * service.decode_s
+    poisson = np.exp(-come)
+    exactly = (1.0 - left) * poisson
+    at_most, met = exactly, np.zeros_like(come)
+    for number in range(1, _MET + 1):
+        met = np.where(at_most < share, number, met)
+        poisson = poisson * come / number
+        exactly = left * exactly + (1.0 - left) * poisson
+        at_most = at_most + exactly
+    return np.minimum(met * service.prompt_s / steps, np.maximum(mixed_s - service.decode_s, 0.0))
 
 
 def _ttft_s(

@@ -56,6 +56,25 @@ def test_the_closed_form_gives_what_the_simulated_instance_gives(row: Instance, 
     assert closed.latencies.tpot_s[0] == pytest.approx(np.quantile(run.tpot_s, 0.9), rel=0.2)
 
 
+@pytest.mark.parametrize(("row", "prompt", "output", "load"), [
+    (instance("llama-3.1-8b", tp=4, chunk_tokens=16384), 1e6, 100.0, 0.2),
+    (instance("llama-3.1-8b", tp=4, chunk_tokens=16384), 1e6, 100.0, 0.5),
+    (instance("llama-3.1-8b", tp=2, pp=2, chunk_tokens=16384), 1e6, 100.0, 0.5),
+    (instance(tp=4, chunk_tokens=8192), 3e4, 100.0, 0.2), (instance(tp=4, chunk_tokens=8192), 3e4, 100.0, 0.5),
+    (instance(tp=4, chunk_tokens=2048), 3e4, 400.0, 0.3), (instance(tp=4), 2000.0, 10.0, 0.2),
+    (instance(tp=4), 2000.0, 300.0, 0.2), (instance(tp=4), 200.0, 300.0, 0.1),
+])  # fmt: skip
+def test_answers_that_meet_a_long_prompt_or_none(row: Instance, prompt: float, output: float, load: float) -> None:
+    """Where prompts are long beside answers, TPOT of those that meet one is far from the mean."""
+    columns, lengths = pool([row]), RequestLengths.equal(prompt, output)
+    few = priced(columns, columns, np.array([False]), np.array([1e-4]), promises(lengths=lengths), ENGINES.constants)
+    rate = load / float(few.service.prompt_s[0])
+    run = simulate(columns, ENGINES.constants, requests(rate, 400, lengths=lengths), 100.0)
+    closed = priced(columns, columns, np.array([False]), np.array([rate]), promises(lengths=lengths),
+                    ENGINES.constants)  # fmt: skip
+    assert closed.latencies.tpot_s[0] == pytest.approx(np.quantile(run.tpot_s, 0.9), rel=0.35)
+
+
 SPREAD = RequestLengths.independent(Lengths.lognormal(1000, 1250), Lengths.lognormal(200, 310))
 
 
