@@ -94,7 +94,7 @@ def test_a_fixed_role_leaves_no_deployment_together() -> None:
     plan = planned({"fix": ["prefill.tp=2", "decode.tp=4"], "rate": "2/s"})
     assert plan.best.deployment_id == "1 x tp2 + 1 x tp4"
     assert plan.separation is None
-    with pytest.raises(NoFeasibleLayoutError, match="prefills has 8 GPUs and one that decodes 4"):
+    with pytest.raises(NoFeasibleLayoutError, match="prefills takes 8 of the GPUs and one that decodes 4"):
         planned({"fix": ["prefill.tp=8", "decode.tp=4"]})
     with pytest.raises(NoFeasibleLayoutError, match="break rules of heads"):
         planned({"fix": ["prefill.tp=2", "decode.tp=3"]})
