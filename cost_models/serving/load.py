@@ -19,11 +19,11 @@ from .stages import Rounds, pipeline_s, prompt_seconds
 _WAITS = 1.0
 
 
-def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants: ServingConstants) -> Service:
+def steady_state(prefill: Pool, decode: Pool, disagg: Mask, load: Load, constants: ServingConstants) -> Service:
     """The fixed point of b = X (o-1) TPOT(b), with X = N / (TTFT + (o-1) TPOT) in a closed loop and X = rate in an open
     one; b sequences of an instance decode, at most as many as its cache holds.
 
-    apart: prefill and decode run in pools of their own; elsewhere both are one pool, and decoding waits for prompts.
+    disagg: prefill and decode run in pools of their own; elsewhere both are one pool, and decoding waits for prompts.
     """
     if decode.methods.fills:
         return filling_state(decode, load, constants)
@@ -32,23 +32,23 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
     held = np.where(load.rate > 0, capacity, held)
     running, state = 0.7 * held, _State(*(np.zeros_like(held) for _ in range(len(fields(_State)))))
     for _ in range(ROUNDS):
-        state = _at(running, state, prefill, decode, apart, load, constants, held)
+        state = _at(running, state, prefill, decode, disagg, load, constants, held)
         decoding = steps * state.step_s
         closed = held * decoding / (state.ttft_s + decoding)
-        opened = np.minimum(_decoding_at(load.rate / decode.instances, steps, state, apart), capacity)
+        opened = np.minimum(_decoding_at(load.rate / decode.instances, steps, state, disagg), capacity)
         running = 0.5 * running + 0.5 * np.where(load.rate > 0, opened, closed)
     rate = np.where(load.rate > 0, load.rate, running * decode.instances / (steps * state.step_s))
-    deviation = _deviation(running, state, decode, apart, load, constants)
+    deviation = _deviation(running, state, decode, disagg, load, constants)
     full_s = iteration_seconds(decode, constants, decoding_batch(capacity, decode, load))
-    wanted = _decoding_at(load.rate / decode.instances, steps, replace(state, decode_s=full_s), apart)
+    wanted = _decoding_at(load.rate / decode.instances, steps, replace(state, decode_s=full_s), disagg)
     begun = load.rate / decode.instances * state.begin_s  # prompts that have room already
     room = decoders_queue((wanted + begun) / capacity, running + begun, deviation, capacity, decode, load)
     opened = (state.prompts_taken < BUSIEST) & (room.load_factor < FULLEST) & (running < FULLEST * capacity)
     stable = np.where(load.rate > 0, opened, number <= capacity)
     waits_s = load.waiting(number, held) * decode.instances / rate
-    before_s, first_s, after_s = by_phase(room.waits.mean_s, decode, apart)
+    before_s, first_s, after_s = by_phase(room.waits.mean_s, decode, disagg)
     tokens = rate * load.output
-    gpus = decode.gpus + np.where(apart, prefill.gpus, 0.0)
+    gpus = decode.gpus + np.where(disagg, prefill.gpus, 0.0)
     return Service(
         ttft_s=state.ttft_s + waits_s + before_s + first_s, output_tokens_per_s=tokens,
         tpot_s=state.step_s / decode.step_tokens + after_s / np.maximum(load.output - 1.0, 1.0),
@@ -61,15 +61,15 @@ def steady_state(prefill: Pool, decode: Pool, apart: Mask, load: Load, constants
     )  # fmt: skip
 
 
-def by_phase(seconds: Array, decode: Pool, apart: Mask) -> tuple[Array, Array, Array]:
-    """[n] each, waits for room before the prompt, apart before the first token where the instances that decode make it,
-    and else after it."""
-    first = decode.decodes_first > 0
-    return np.where(apart, 0.0, seconds), np.where(apart & first, seconds, 0.0), np.where(apart & ~first, seconds, 0.0)
+def by_phase(seconds: Array, decode: Pool, disagg: Mask) -> tuple[Array, Array, Array]:
+    """[n] each, waits for room before the prompt; disaggregated before the first token where the instances that decode
+    make it, else after it."""
+    first, second = disagg & (decode.decodes_first > 0), disagg & (decode.decodes_first == 0)
+    return np.where(disagg, 0.0, seconds), np.where(first, seconds, 0.0), np.where(second, seconds, 0.0)
 
 
 def _deviation(
-    running: Array, state: _State, decode: Pool, apart: Mask, load: Load, constants: ServingConstants
+    running: Array, state: _State, decode: Pool, disagg: Mask, load: Load, constants: ServingConstants
 ) -> Array:  # fmt: skip
     """[n] standard deviation of the sequences that decode on an instance: that of a Poisson number, but that more of
     them take longer, and so become more: over 1 - d(rate answer_s)/d(sequences)."""
@@ -77,14 +77,14 @@ def _deviation(
     first_s, probed_s = (iteration_seconds(decode, constants, decoding_batch(sequences * more, decode, load))
                          for more in (1.0, 1.0 + PROBE))  # fmt: skip
     gain = np.maximum(probed_s - first_s, 0.0) / (PROBE * state.step_s)
-    gain = np.minimum(gain + np.where(apart, 0.0, state.prompt_load), 0.9)
+    gain = np.minimum(gain + np.where(disagg, 0.0, state.prompt_load), 0.9)
     return np.asarray(np.sqrt(sequences) / (1.0 - gain))
 
 
-def _decoding_at(rate: Array, steps: Array, state: _State, apart: Mask) -> Array:
+def _decoding_at(rate: Array, steps: Array, state: _State, disagg: Mask) -> Array:
     """Sequences b that decode on an instance at a rate of arrivals, out of b = rate (steps decode_s + (b-1) prompt_s):
     prompts that come meanwhile lengthen the answer, and so bring more of them."""
-    beside_s, share = np.where(apart, 0.0, state.prompt_s), np.where(apart, 0.0, state.prompt_load)
+    beside_s, share = np.where(disagg, 0.0, state.prompt_s), np.where(disagg, 0.0, state.prompt_load)
     return np.asarray(rate * np.maximum(steps * state.decode_s - beside_s, 0.0) / (1.0 - share))
 
 
@@ -109,7 +109,7 @@ class _State:
 
 
 def _at(
-    running: Array, before: _State, prefill: Pool, decode: Pool, apart: Mask, load: Load, constants: ServingConstants,
+    running: Array, before: _State, prefill: Pool, decode: Pool, disagg: Mask, load: Load, constants: ServingConstants,
     held: Array,
 ) -> _State:  # fmt: skip
     """Latencies while so many sequences decode on an instance. before: in the round before."""
@@ -117,18 +117,18 @@ def _at(
     decoding = decoding_batch(running, decode, load)
     decode_s = iteration_seconds(decode, constants, decoding)
     groups = _together_in(before.meanwhile, prefill)
-    alone_s, beside = np.where(apart, 0.0, decode_s), np.where(apart, 0.0, decoding.sequences)
+    alone_s, beside = np.where(disagg, 0.0, decode_s), np.where(disagg, 0.0, decoding.sequences)
     mixed = replace(decoding, sequences=beside, prompt_context=load.prompt_context, prompt_groups=groups)
     mixed_s, chunks = prompt_iterations(prefill, constants, mixed, load.prefilled)
     stage_s, prompt_scv = _stage_s(prefill, constants, mixed, load, mixed_s, alone_s, decoding.sequences / steps)
-    rounds = Rounds.of(stage_s, before.rate, mixed_s, alone_s, chunks, prefill, apart, load)
+    rounds = Rounds.of(stage_s, before.rate, mixed_s, alone_s, chunks, prefill, disagg, load)
     added_s, shared_s = rounds.added_s, stage_s * groups  # of prompts of so many groups at a time
     together = _together(held, prefill.mixes_prompts, load, constants)
     others, all_others = np.maximum(running - 1.0, 0.0), np.maximum(held - 1.0, 0.0)
     ahead = together * all_others / 2.0 * decode.instances / prefill.instances
     # Prompts that come while one decodes: half of those that came with it, and of the others as many as decode.
     behind = together * all_others / 2.0 + (1.0 - together) * others
-    step_s = decode_s + np.where(apart, 0.0, behind * added_s / steps)
+    step_s = decode_s + np.where(disagg, 0.0, behind * added_s / steps)
     if decode.methods.swaps:
         step_s = step_s + decode.swap_s(load.context) / steps
     rate = np.where(load.rate > 0, load.rate, running * decode.instances / (steps * step_s)) / prefill.instances
@@ -140,13 +140,13 @@ def _at(
     queue_s = unevenness / 2.0 * shared_s * prompt_load * queued(prompt_load, prompts_taken, prefill)
     queue_s = np.where(rounds.together, rounds.queue_s(rate, prompt_load, alone_s, unevenness), queue_s)
     queue_s = np.where(load.rate > 0, queue_s, np.minimum(queue_s, others / 2.0 * added_s)) + ahead * added_s
-    first_token_s = _WAITS * decode_s * np.where(apart, decode.decodes_first > 0, 1.0 / decode.pp)
-    later_s = np.where(apart & (load.rate > 0), pipeline_s(prefill, load, added_s, prompts_taken, prompt_scv), 0.0)
+    first_token_s = _WAITS * decode_s * np.where(disagg, decode.decodes_first > 0, 1.0 / decode.pp)
+    later_s = np.where(disagg & (load.rate > 0), pipeline_s(prefill, load, added_s, prompts_taken, prompt_scv), 0.0)
     own_s, come_s = prompt_seconds(mixed_s, chunks, prefill), front_s(prefill, constants, load.prompt)
     return _State(
         come_s + load.transfer_s + first_token_s + own_s + queue_s + later_s, step_s, prompt_load, prompts_taken,
         queue_s + later_s, later_s, first_token_s, decode_s, added_s, rounds.longest_s, rounds.most_s, prompt_scv,
-        groups, rate * whole_s, rate, np.where(apart, decode_s, own_s),
+        groups, rate * whole_s, rate, np.where(disagg, decode_s, own_s),
     )  # fmt: skip
 
 

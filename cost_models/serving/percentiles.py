@@ -32,7 +32,7 @@ _HALVINGS = 24  # of the interval that holds a percentile of several strata
 
 
 def latencies(
-    share: float, service: Service, prefill: Pool, decode: Pool, apart: Mask, load: Load, requests: RequestLengths,
+    share: float, service: Service, prefill: Pool, decode: Pool, disagg: Mask, load: Load, requests: RequestLengths,
     constants: ServingConstants,
 ) -> Latencies:  # fmt: skip
     """Latencies that a share of the requests does not exceed.
@@ -46,24 +46,25 @@ def latencies(
     """
     if decode.methods.fills:
         return Latencies(*filling_latencies(share, service, decode, load, requests, constants))
-    ttft_s = _ttft_s(share, service, prefill, decode, apart, load, requests, constants)
+    ttft_s = _ttft_s(share, service, prefill, decode, disagg, load, requests, constants)
     sequences = np.maximum(service.sequences, 1.0)
     spread = 1.0 + NormalDist().inv_cdf(share) * service.deviation / sequences
     # An instance has no more than there is room for, and of a closed loop no more than its requests.
-    most, beside_spread = np.where(load.rate > 0, service.capacity, load.concurrency / decode.instances), spread
-    spread = np.minimum(spread, np.maximum(most / sequences, 1.0))
+    most = np.where(load.rate > 0, service.capacity, load.concurrency / decode.instances)
+    held = np.minimum(spread, np.maximum(most / sequences, 1.0))
     # Rounds of a pipeline take longer by the prompts that come, not by the sequences that decode.
-    beside_spread = np.where(np.isfinite(service.most_s), beside_spread, spread)
+    beside_spread = np.where(np.isfinite(service.most_s), spread, held)
+    spread = held
     decode_s = _decode_s(sequences * spread, service, decode, load, constants)
     decode_s = np.where(spread > 1.0, np.maximum(decode_s, service.decode_s), decode_s)
     step_s = service.tpot_s * decode.step_tokens
-    beside_s = np.where(apart, 0.0, np.maximum(step_s - service.decode_s, 0.0)) * np.maximum(beside_spread, 0.0)
+    beside_s = np.where(disagg, 0.0, np.maximum(step_s - service.decode_s, 0.0)) * np.maximum(beside_spread, 0.0)
     # Prompts beside more sequences may add less: what these take already is not taken twice.
     usual_s, beside_more_s = (_added_s(sequences * more, service, prefill, decode, load, constants)
                               for more in (1.0, spread))  # fmt: skip
     beside_s = np.minimum(beside_s * np.minimum(beside_more_s / np.maximum(usual_s, 1e-12), 1.0), service.most_s)
-    beside_s = np.maximum(beside_s, np.where(apart, 0.0, _met_s(share, service, prefill, decode, load, constants)))
-    *_, after_s = by_phase(service.room.at_most(share), decode, apart)
+    beside_s = np.maximum(beside_s, np.where(disagg, 0.0, _met_s(share, service, prefill, decode, load, constants)))
+    *_, after_s = by_phase(service.room.at_most(share), decode, disagg)
     tpot_s = (decode_s + beside_s) / decode.step_tokens + after_s / np.maximum(load.output - 1.0, 1.0)
     return Latencies(ttft_s, np.asarray(tpot_s))
 
@@ -98,23 +99,23 @@ def _met_s(
 
 
 def _ttft_s(
-    share: float, service: Service, prefill: Pool, decode: Pool, apart: Mask, load: Load, requests: RequestLengths,
+    share: float, service: Service, prefill: Pool, decode: Pool, disagg: Mask, load: Load, requests: RequestLengths,
     constants: ServingConstants,
 ) -> Array:  # fmt: skip
     """The seconds of a prompt of each stratum and the wait, which does not depend on its length. The caches of long
     prompts, which take most of the seconds, are sent longest: those of the share are sent as long as that of its
     longest prompt, so that both pools may be priced by themselves.
     """
-    mean_first_s = by_phase(service.room.mean_s, decode, apart)[1]
-    before_s, first_s, _ = by_phase(service.room.at_most(share), decode, apart)
+    mean_first_s = by_phase(service.room.mean_s, decode, disagg)[1]
+    before_s, first_s, _ = by_phase(service.room.at_most(share), decode, disagg)
     served_s = service.ttft_s - service.queue_s - mean_first_s + before_s + first_s
-    waits = _waits(service, prefill, apart, load)
+    waits = _waits(service, prefill, disagg, load)
     strata = requests.prompt_lengths.strata(_STRATA)
     if len(strata) == 1:
         return np.asarray(served_s + waits.at_most(share))
     long = requests.prompt_lengths.at(np.array([share]))
     served_s = served_s + load.transfer_s * (growth(prefill, decode, load.prompt, long) - 1.0)
-    each_s = served_s + _beyond_mean_s(strata, service, prefill, decode, apart, load, constants)
+    each_s = served_s + _beyond_mean_s(strata, service, prefill, decode, disagg, load, constants)
     low, high = each_s.min(axis=0), each_s.max(axis=0) + waits.at_most(share)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -124,10 +125,10 @@ def _ttft_s(
 
 
 def _beyond_mean_s(
-    strata: Array, service: Service, prefill: Pool, decode: Pool, apart: Mask, load: Load, constants: ServingConstants
+    strata: Array, service: Service, prefill: Pool, decode: Pool, disagg: Mask, load: Load, constants: ServingConstants
 ) -> Array:  # fmt: skip
     """[stratum, n] seconds that prompts of these lengths take in their own iterations beyond the mean."""
-    beside = decoding_batch(np.where(apart, 0.0, service.sequences), decode, load)
+    beside = decoding_batch(np.where(disagg, 0.0, service.sequences), decode, load)
     seconds = list[Array]()
     for length in strata:
         prompt = np.full(load.prompt.shape, length)
@@ -156,16 +157,16 @@ class _Waits:
         return np.where(seconds >= 0, 1.0 - self.busy * waited, 0.0)
 
 
-def _waits(service: Service, prefill: Pool, apart: Mask, load: Load) -> _Waits:
-    """Of an open loop as above, of a closed one by its own mean, and by that of the rounds of a pipeline, whose busy
-    share is then the one of a queue with this mean."""
-    beside_s, shared_s = np.where(apart, 0.0, service.decode_s), service.prompt_s * service.prompt_groups
+def _waits(service: Service, prefill: Pool, disagg: Mask, load: Load) -> _Waits:
+    """The waits of an open loop as above, of a closed one by its own mean, and by that of the rounds of a pipeline,
+    whose busy share is then the one of a queue with this mean."""
+    beside_s, shared_s = np.where(disagg, 0.0, service.decode_s), service.prompt_s * service.prompt_groups
     opened = np.minimum(service.prompt_load * (1.0 + beside_s / shared_s), BUSIEST)
     taken = np.minimum(opened * service.prompt_groups / prefill.attention_dp, BUSIEST)
     unevenness = service.interval_scv + service.prompt_scv
     opened_s = (shared_s * unevenness + beside_s) / 2.0 * queued(opened, taken, prefill)
     opened_s = opened_s * (1.0 + service.pipeline_s / np.maximum(service.queue_s - service.pipeline_s, 1e-12))
-    rounds, half_s = ~apart & (prefill.pp > 1), unevenness / 2.0 * service.longest_s
+    rounds, half_s = ~disagg & (prefill.pp > 1), unevenness / 2.0 * service.longest_s
     closed = np.where(rounds, service.queue_s / np.maximum(service.queue_s + half_s, 1e-12), service.prompt_load)
     closed, is_open = np.maximum(closed, 1e-9), (load.rate > 0) & ~rounds
     return _Waits(busy=np.where(is_open, opened, closed), spared_s=np.where(is_open, beside_s, 0.0),
@@ -173,7 +174,7 @@ def _waits(service: Service, prefill: Pool, apart: Mask, load: Load) -> _Waits:
 
 
 def _decode_s(sequences: Array, service: Service, decode: Pool, load: Load, constants: ServingConstants) -> Array:
-    """Of an iteration without prompts."""
+    """Seconds of an iteration without prompts."""
     sequences = np.clip(sequences, 0.0, service.capacity)
     return iteration_seconds(decode, constants, decoding_batch(sequences, decode, load))
 
@@ -181,7 +182,7 @@ def _decode_s(sequences: Array, service: Service, decode: Pool, load: Load, cons
 def _added_s(
     sequences: Array, service: Service, prefill: Pool, decode: Pool, load: Load, constants: ServingConstants
 ) -> Array:  # fmt: skip
-    """That a prompt adds to its iterations beside so many sequences."""
+    """Seconds that a prompt adds to its iterations beside so many sequences."""
     beside = decoding_batch(np.clip(sequences, 0.0, service.capacity), decode, load)
     mixed = replace(beside, prompt_groups=service.prompt_groups)
     mixed_s, chunks = prompt_iterations(prefill, constants, mixed, load.prefilled)

@@ -18,11 +18,11 @@ def phases(pool: Pool) -> tuple[Pool, Pool, Mask]:
     bandwidth B, where c tokens of P parameters of w bytes take the products of F FLOP/s.
     """
     share = pool.methods.prompt_share
-    apart = np.full(pool.tp.shape, share > 0)
+    disagg = np.full(pool.tp.shape, share > 0)
     if not share:
-        return pool, pool, apart
+        return pool, pool, disagg
     taken = pool.weight_bytes * pool.flops_per_s * share / (2.0 * pool.chunk_tokens * pool.memory_bw_bytes_per_s)
-    return _with(pool, share, np.ones_like(pool.tp)), _with(pool, 1.0 - share, 1.0 / (1.0 + taken)), apart
+    return _with(pool, share, np.ones_like(pool.tp)), _with(pool, 1.0 - share, 1.0 / (1.0 + taken)), disagg
 
 
 def growth(prefill: Pool, decode: Pool, prompt: Array, tokens: Array) -> Array:

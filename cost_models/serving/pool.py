@@ -55,7 +55,7 @@ class Pool:
     largest_batch: Array  # tokens of an iteration for which the engine leaves room where no option states them
     max_sequences: Array  # of a group of tp ranks, by the engine's options
     mixes_prompts: Array  # 1: prompts are prefilled beside sequences that decode; 0: decoding stops for them
-    decodes_first: Array  # 1: apart, instances that decode also make the first token; 0: those that prefill do
+    decodes_first: Array  # 1: disaggregated, instances that decode also make the first token; 0: those that prefill do
     reserved_output: Array  # share of an answer that a sequence needs room for when it starts
     int4_flops_per_s: Array  # of products of 4-bit integers, as those of `flops_per_s`; 0: the GPU has none
     host_bw_bytes_per_s: Array  # of a GPU to the memory of its host, one direction

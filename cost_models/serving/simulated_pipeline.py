@@ -76,7 +76,7 @@ class _Lane:
 
     @property
     def iterations(self) -> float:
-        """That are to begin until an answer ends."""
+        """Iterations that begin until an answer ends."""
         left = (self.ends[0][0] - self.given - 0.5) / self.step_tokens
         return float(np.ceil(left)) - (self.flying and self.decodes)
 

@@ -32,7 +32,7 @@ class Rounds:
 
     @classmethod
     def of(
-        cls, stage_s: Array, rate: Array, mixed_s: Array, alone_s: Array, chunks: Array, prefill: Pool, apart: Mask,
+        cls, stage_s: Array, rate: Array, mixed_s: Array, alone_s: Array, chunks: Array, prefill: Pool, disagg: Mask,
         load: Load,
     ) -> Rounds:  # fmt: skip
         """A round takes as long as the longest of its iterations alone (`simulated_pipeline`), so a chunk alone holds
@@ -45,7 +45,7 @@ class Rounds:
         stage_s: that a prompt adds to one stage. rate: prompts per second. mixed_s, alone_s: of an iteration with a
         chunk and without.
         """
-        stages, together = prefill.pp, ~apart & (prefill.pp > 1)
+        stages, together = prefill.pp, ~disagg & (prefill.pp > 1)
         first_s = mixed_s * chunks / stages
         held = np.maximum(prefill.chunk_tokens / load.prefilled, 1.0)
         empty = np.maximum(1.0 - rate * first_s / held, 0.0) ** held

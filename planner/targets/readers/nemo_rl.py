@@ -137,7 +137,7 @@ def _batch(settings: Settings, facts: Facts) -> Facts:
 
 
 def _reference(settings: Settings, facts: Facts) -> Facts:
-    """Where the frozen reference of DPO is: a copy on the host, which takes the place of the weights that learn
+    """The place of the frozen reference of DPO: a copy on the host, which takes the place of the weights that learn
     (use_reference_model)."""
     if settings.get(preferences.LEARNS) != preferences.COMPARED:
         return {}

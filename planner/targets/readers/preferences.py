@@ -58,7 +58,8 @@ def of_factory(arguments: Arguments) -> None:
 
 
 def of_trl(arguments: Arguments) -> None:
-    """By its program, or an option of RewardConfig, DPOConfig (`loss_type`) or GRPOConfig (`num_generations`) alone."""
+    """The method by its program, or by an option of RewardConfig, DPOConfig (`loss_type`) or GRPOConfig
+    (`num_generations`) alone."""
     given = arguments.settings
     if "center_rewards_coefficient" in {*given, *arguments.unknown} or _PROGRAMS["rm"].search(arguments.program):
         _takes(arguments, VALUED, r"center_rewards_coefficient")

@@ -63,9 +63,9 @@ def test_caches_leave_the_tokens_of_a_block_but_for_its_first_pass() -> None:
 def test_an_answer_takes_as_many_passes_as_tokens_over_those_of_a_pass() -> None:
     load = Load.equal(column(PROMPT), column(ANSWER), concurrency=column(1), rate=column(0), burst_share=column(0),
                       transfer_s=column(0))  # fmt: skip
-    apart = np.array([False])
+    disagg = np.array([False])
     for tokens in (1.0, 4.0, 22.8):
-        service = steady_state(llada(tokens), llada(tokens), apart, load, BARE)
+        service = steady_state(llada(tokens), llada(tokens), disagg, load, BARE)
         assert service.tpot_s[0] == pytest.approx(by_hand(1024) / tokens, rel=1e-9)
 
 

@@ -276,8 +276,8 @@ def test_requests_beyond_the_cache_wait() -> None:
 
 def test_apart_decoding_does_not_wait_for_prompts() -> None:
     of_pool, of_load = pool(tp=2), load(prompt=8000, concurrency=32)
-    apart = steady_state(of_pool, of_pool, np.array([True]), of_load, CONSTANTS)
-    assert float(apart.tpot_s[0]) < float(serve(of_pool, of_load).tpot_s[0])
+    disagg = steady_state(of_pool, of_pool, np.array([True]), of_load, CONSTANTS)
+    assert float(disagg.tpot_s[0]) < float(serve(of_pool, of_load).tpot_s[0])
 
 
 def test_two_instances_serve_twice_the_load() -> None:

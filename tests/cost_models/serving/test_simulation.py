@@ -96,10 +96,10 @@ def test_the_closed_form_follows_the_spread_of_lengths(row: Instance, rate: floa
 
 def test_a_prefilling_instance_waits_by_the_second_moment() -> None:
     """M/G/1, Pollaczek and Khinchine: the wait grows with 1 + the squared coefficient of variation of the service."""
-    columns, apart = pool([instance(tp=4)]), np.array([True])
+    columns, disagg = pool([instance(tp=4)]), np.array([True])
     rate = 4.0
     run = simulate(columns, ENGINES.constants, requests(rate, 3000, lengths=SPREAD), 1e6, decodes=False)
-    closed = priced(columns, columns, apart, np.array([rate]), promises(lengths=SPREAD), ENGINES.constants)
+    closed = priced(columns, columns, disagg, np.array([rate]), promises(lengths=SPREAD), ENGINES.constants)
     assert closed.latencies.ttft_s[0] - closed.service.decode_s[0] == pytest.approx(np.quantile(run.ttft_s, 0.9),
                                                                                     rel=0.2)  # fmt: skip
     assert closed.service.prompt_scv[0] == pytest.approx(1250**2 / 1000**2 - 1, rel=0.4)
@@ -112,12 +112,12 @@ def test_a_prefilling_instance_waits_by_the_second_moment() -> None:
 def test_prompts_wait_in_every_stage_of_a_pipeline(
     lengths: RequestLengths, tp: int, pp: int, chunk: int, busy: float
 ) -> None:  # fmt: skip
-    columns, apart = pool([instance(tp=tp, pp=pp, chunk_tokens=chunk)]), np.array([True])
+    columns, disagg = pool([instance(tp=tp, pp=pp, chunk_tokens=chunk)]), np.array([True])
     many = replace(columns, instances=np.array([1e6]))
-    alone = priced(columns, many, apart, np.array([0.01]), promises(lengths=lengths), ENGINES.constants)
+    alone = priced(columns, many, disagg, np.array([0.01]), promises(lengths=lengths), ENGINES.constants)
     rate = busy / float(alone.service.prompt_s[0])
     run = simulate(columns, ENGINES.constants, requests(rate, 1500, lengths=lengths), 1e6, decodes=False)
-    closed = priced(columns, many, apart, np.array([rate]), promises(lengths=lengths), ENGINES.constants)
+    closed = priced(columns, many, disagg, np.array([rate]), promises(lengths=lengths), ENGINES.constants)
     first_s = float(closed.service.first_token_s[0])
     assert closed.service.ttft_s[0] - first_s == pytest.approx(run.ttft_s.mean(), rel=0.25)
     assert closed.latencies.ttft_s[0] - first_s == pytest.approx(np.quantile(run.ttft_s, 0.9), rel=0.3)
@@ -202,10 +202,10 @@ def test_requests_wait_for_room_before_the_cache_is_full(share: float) -> None:
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_answers_apart_wait_for_room_where_their_engine_begins_them(engine: str) -> None:
     """The first token comes from the instance that decodes or was there before: the wait is one of TTFT or of TPOT."""
-    columns, apart = replace(pool([instance(tp=4, engine=engine)]), max_sequences=np.array([30.0])), np.array([True])
+    columns, disagg = replace(pool([instance(tp=4, engine=engine)]), max_sequences=np.array([30.0])), np.array([True])
     many = replace(columns, instances=np.array([1e6]))
-    rate = 0.95 * largest_load(many, columns, apart, promises(), ENGINES.constants)
-    closed = priced(many, columns, apart, rate, promises(), ENGINES.constants)
+    rate = 0.95 * largest_load(many, columns, disagg, promises(), ENGINES.constants)
+    closed = priced(many, columns, disagg, rate, promises(), ENGINES.constants)
     run = simulate(columns, ENGINES.constants, requests(float(rate[0]), 4000), 30.0, prefills=False)
     first_s = closed.service.first_token_s[0]
     assert (run.ttft_s.mean() > 0.3) == (first_s > 0.3) == (engine == "vllm")
@@ -215,9 +215,9 @@ def test_answers_apart_wait_for_room_where_their_engine_begins_them(engine: str)
 
 def test_caches_of_long_prompts_are_sent_longer() -> None:
     """A mean transfer of 2 s is one of 3.8 s for the prompt of 1,880 tokens that nine of ten do not exceed."""
-    columns, apart, rate = pool([instance(tp=4)]), np.array([True]), np.array([0.5])
+    columns, disagg, rate = pool([instance(tp=4)]), np.array([True]), np.array([0.5])
     many = replace(columns, instances=np.array([1e6]))
-    closed = priced(columns, many, apart, rate, promises(lengths=SPREAD), ENGINES.constants, np.array([2.0]))
+    closed = priced(columns, many, disagg, rate, promises(lengths=SPREAD), ENGINES.constants, np.array([2.0]))
     run = simulate(columns, ENGINES.constants, requests(0.5, 2000, lengths=SPREAD), 1e6, decodes=False)
     sent_s = 2.0 * run.prompts / SPREAD.prompt
     assert closed.latencies.ttft_s[0] == pytest.approx(np.quantile(run.ttft_s + sent_s, 0.9), rel=0.15)
