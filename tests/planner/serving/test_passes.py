@@ -59,7 +59,7 @@ def test_similar_frames_raise_the_rate_and_shorten_no_frame() -> None:
 def test_room_binds_where_more_of_it_carries_more() -> None:
     """A 4090 has room for one answer with its caches, whose passes over a block of 32 tokens mostly read weights; with
     room for many, passes over all tokens take as many times as long. A closed loop has as many requests as room."""
-    one = plan_serving(model="llada-8b", cluster="1xrtx-4090", input=1700, output=500, rate="0.002/s", top=1,
+    one = plan_serving(model="llada-8b", cluster="1xrtx-4090", input=2400, output=500, rate="0.002/s", top=1,
                        technique="dparallel:tokens=1,block=32").best  # fmt: skip
     assert (one.pools[0].cache_sequences, one.binds) == (1, "room")
     many = plan_serving(**FIELDS, rate="0.1/s", top=1)
