@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import pairwise
 
+import numpy as np
 import torch.distributed as dist
 
+from ...cost_models.arrays import Ints
 from ...cost_models.layouts import Layout
 from ...cost_models.quantities.stages import devices_of
 from ..status import Status
@@ -40,36 +42,35 @@ def rank_lists(layout: Layout, origin: int = 0) -> dict[str, list[list[int]]]:
     tp ranks. etp consecutive ranks hold parts of the same experts; ep blocks hold different experts.
     expert_shard, expert_replicate: like shard and replicate, for routed experts.
     """
-    tp, cp, pp, etp, copy = layout.tp, layout.cp, layout.pp, layout.etp, layout.ep * layout.etp
-    dp = layout.dp * cp
+    tp, cp, pp, ep, etp = layout.tp, layout.cp, layout.pp, layout.ep, layout.etp
     shard = layout.shard * cp if layout.zero else 1
-
-    def at(p: int, d: int, t: int) -> int:
-        return origin + (p * dp + d) * tp + t
-
-    stages, parts = range(pp), range(dp // shard)
-    inside = [[at(p, r * shard + s, t) for s in range(shard)] for p in stages for r in parts for t in range(tp)]
-    across = [[at(p, r * shard + s, t) for r in parts] for p in stages for s in range(shard) for t in range(tp)]
-    wide = [[at(p, r * shard + s, t) for s in range(shard) for t in range(tp)] for p in stages for r in parts]
-    all_data = [[at(p, d, t) for d in range(dp) for t in range(tp)] for p in stages]
-    together = wide if layout.zero else all_data
-    # Ranks with the same part of the experts, and ranks that together hold one copy of all experts.
-    same = [ranks[first::copy] for ranks in together for first in range(copy)]
-    expert_groups = [ranks[first : first + copy] for ranks in together for first in range(0, len(ranks), copy)]
+    # Data parallelism is a grid of copies of the states by the ranks that share one; of sequences by their cp parts.
+    ranks = np.arange(origin, origin + layout.num_gpus)
+    by_copy, by_sequence = ranks.reshape(pp, -1, shard, tp), ranks.reshape(pp, -1, cp, tp)
+    pipelines, replicas = _along(0, by_copy), _along(1, by_copy)
+    # Experts lie on all ranks that share their states; without ZeRO on all of a stage.
+    experts = (by_copy.reshape(-1, shard * tp) if layout.zero else by_copy.reshape(pp, -1)).reshape(-1, 1, ep, etp)
+    per_set = (shard if layout.zero else layout.dp * cp) * tp // (ep * etp)  # copies of the experts
+    expert_copies = _along(1, experts.reshape(-1, per_set, ep * etp))
     return {
-        "tp": [[at(p, d, t) for t in range(tp)] for p in stages for d in range(dp)],
-        "cp": [[at(p, d + c, t) for c in range(cp)] for p in stages for d in range(0, dp, cp) for t in range(tp)],
-        "pp": [[at(p, d, t) for p in stages] for d in range(dp) for t in range(tp)],
-        "shard": inside,
-        "replicate": across,
-        "ep": [ranks[first::etp] for ranks in expert_groups for first in range(etp)],
-        "etp": [ranks[first : first + etp] for ranks in expert_groups for first in range(0, copy, etp)],
-        "expert_shard": same if layout.zero else [[origin + rank] for rank in range(layout.num_gpus)],
-        "expert_replicate": across if layout.zero else same,
+        "tp": _along(3, by_copy),
+        "cp": _along(2, by_sequence),
+        "pp": pipelines,
+        "shard": _along(2, by_copy),
+        "replicate": replicas,
+        "ep": _along(2, experts),
+        "etp": _along(3, experts),
+        "expert_shard": expert_copies if layout.zero else ranks.reshape(-1, 1).tolist(),
+        "expert_replicate": replicas if layout.zero else expert_copies,
         # With one stage the group is a single rank, which sums with no other.
-        "tied": [[at(p, d, t) for p in sorted({0, pp - 1})] for d in range(dp) for t in range(tp)],
-        "world": [list(range(origin, origin + layout.num_gpus))],
+        "tied": [[line[stage] for stage in sorted({0, pp - 1})] for line in pipelines],
+        "world": [ranks.tolist()],
     }
+
+
+def _along(axis: int, grid: Ints) -> list[list[int]]:
+    """The groups of ranks along an axis of a grid of them."""
+    return np.moveaxis(grid, axis, -1).reshape(-1, grid.shape[axis]).tolist()  # type: ignore[no-any-return]
 
 
 class ProcessGroupFactory:
