@@ -125,7 +125,11 @@ def _not_placed(now: Staged, candidate: Candidate) -> tuple[str, ...]:
     """A note where the plan places its nodes by links that differ, which studies do not."""
     if candidate.placement.order is None:
         return ()
-    gives = f"which gives {now.step_s:.4g} s where the plan, whose nodes are placed, has {candidate.step_s:.4g} s"
+    placed_s, by = candidate.closed_form_s, " by the closed form"
+    now_s = now.closed_s
+    if placed_s is None:
+        placed_s, by, now_s = candidate.step_s, "", now.step_s
+    gives = f"which gives {now_s:.4g} s{by} where the plan, whose nodes are placed, has {placed_s:.4g} s"
     return (f"Every link counts as the slowest, {gives}.",)
 
 
