@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SILENCE_S = 10.0  # seconds of silence before a status line
+_LAST_LINE_S = 1.0  # in which a line that is being written at the end of the work is
 
 
 class Status:
@@ -48,6 +49,7 @@ class Heartbeat:
             yield
         finally:
             self._ended.set()
+            thread.join(_LAST_LINE_S)  # else its last line may follow those of the result
 
     def _watch(self) -> None:
         while not self._ended.wait(max(0.05, self._spoke + SILENCE_S - time.monotonic())):
