@@ -71,11 +71,13 @@ class Family:
 
 
 def families(
-    priced: Priced, algorithms: Sequence[str] = ("ulysses", "ring", "allgather"), stages: Sequence[int] = (3, 1)
-) -> Iterator[Family]:
-    """The families that are compared. stages: of ZeRO."""
-    # A fused attention saves no scores, so that its recomputation frees nothing: activation functions are next.
-    modules = SELECTIVE_DEFAULT if priced.problem.stack.attention == "unfused" else ("act",)
+    priced: Priced, algorithms: Sequence[str] = ("ulysses", "ring", "allgather"), stages: Sequence[int] = (3, 1),
+    modules: tuple[str, ...] | None = None,
+) -> Iterator[Family]:  # fmt: skip
+    """The families that are compared. stages: of ZeRO. modules: those of selective recomputation; None: attention, or
+    activation functions where attention is fused and saves no scores, so that its recomputation frees nothing."""
+    if modules is None:
+        modules = SELECTIVE_DEFAULT if priced.problem.stack.attention == "unfused" else ("act",)
     for tp in powers_of_two(priced.problem.gpus_per_node).tolist():
         for algorithm, recompute, zero in product(algorithms, RECOMPUTE_MODES, stages):
             yield Family(tp, algorithm, recompute, zero, modules=modules)

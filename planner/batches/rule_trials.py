@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...cost_models.arrays import Array
+from ...cost_models.layouts import SELECTIVE_DEFAULT
 from ..request.resolve import Resolved
 from .batch_plan import BatchPlan, batch_plan
 from .costs import GroupCosts
@@ -32,8 +33,8 @@ def of_any_length(resolved: Resolved) -> Resolved:
 
 
 def rule_families(priced: Priced) -> Iterator[Family]:
-    """The families that are compared."""
-    return families(priced, (ALGORITHM,), (ZERO,))
+    """The families that are compared. Megatron recomputes activation functions in layers of experts alone."""
+    return families(priced, (ALGORITHM,), (ZERO,), SELECTIVE_DEFAULT)
 
 
 def rule_candidates(priced: Priced) -> Iterator[Candidate]:
