@@ -120,7 +120,7 @@ def _show(
         terminal.show([", ".join(groups), "", f"Next: {_next_step(document, output)}"])
 
 
-def _next_step(document: Mapping[str, Any], output: Path) -> str:
+def _next_step(document: Mapping[str, object], output: Path) -> str:
     """The command that plans on the file, or the field that it lacks first: nodes that no catalogue knows have no
     network."""
     from ...errors import InputError

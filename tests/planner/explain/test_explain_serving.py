@@ -182,7 +182,7 @@ def test_why_not_prices_disaggregated_pools(plan: ServingPlan) -> None:
     ("two", "is no deployment", InputError), ("tp2-tp4", "is no deployment", InputError),
     ("1 x tp0", "a degree below 1", InputError), ("0 x tp4", "a degree below 1", InputError),
     ("1 x tp4 + 1 x tp2 + 1 x tp1", "has 3 pools", InputError), ("1 x tp4 + two", "is no deployment", InputError),
-    ("2 x tp4 + 1 x tp8", "prefills has 4 GPUs and one that decodes 8", NoFeasibleLayoutError),
+    ("2 x tp4 + 1 x tp8", "prefills takes 4 of the GPUs and one that decodes 8", NoFeasibleLayoutError),
     ("1 x tp3 + 1 x tp4", "breaks rules of heads", NoFeasibleLayoutError),
 ])  # fmt: skip
 def test_why_not_names_the_reason(name: str, expected: str, error: type[Exception], plan: ServingPlan) -> None:
