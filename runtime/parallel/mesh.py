@@ -70,7 +70,7 @@ def rank_lists(layout: Layout, origin: int = 0) -> dict[str, list[list[int]]]:
 
 def _along(axis: int, grid: Ints) -> list[list[int]]:
     """The groups of ranks along an axis of a grid of them."""
-    return np.moveaxis(grid, axis, -1).reshape(-1, grid.shape[axis]).tolist()  # type: ignore[no-any-return]
+    return np.moveaxis(grid, axis, -1).reshape(-1, grid.shape[axis]).tolist()
 
 
 class ProcessGroupFactory:
