@@ -132,7 +132,7 @@ CONFIG = LaunchConfig(
         r"parallelism\.tp_(linear_async_communication|recompute_allgather)": 
             "messages and memory of tensor parallelism",
         r"optimizer\.optimizer_factory\.torch_adam_is_fused": "passes of the optimizer over its states",
-        r"model\.model_config\.(moe_config(\..*)?|no_rope_layer)": "another model",
+        r"model\.model_config\.(moe_config(\..*)?|no_rope_layer|rope_scaling)": "another model",
         r"model\.ddp_bucket_cap_mb": "messages of gradients",
         r"model\.model_config\._?(z_loss_enabled|log_attn_probs|rope_interleaved|ring_attn_heads_k_stride|hidden_act|"
         r"flex_attention_mask|use_doc_masking|use_qkv_packed|attn_implementation|fused_\w+)":
