@@ -57,21 +57,21 @@ def command(
     """
     from ...cost_models.specs.variants import text_of
     from ...profiles.model.load import load_model
-    from ...runtime.checkpoint.manifest import newest
+    from ...runtime.checkpoint.manifest import EXPORTED, newest
     from ...runtime.launcher import check_torch
 
     terminal: Terminal = context.obj
     check_torch("`launch export`")
+    if dtype not in (None, *EXPORTED):
+        raise InputError(f"--dtype `{dtype}` is none of {', '.join(EXPORTED)}", hint="`--dtype bf16`")
     largest = _num_bytes(file_size)
     folder, manifest = newest(checkpoint)
     path = _config(manifest, config, folder)
     model = load_model(path)[0]
     model = model if manifest.run["model"].get("tower") else text_of(model)
     _check_model(model, manifest, path, folder)
-    from ...runtime.checkpoint.export import EXPORTED, export  # loads torch, which takes seconds
+    from ...runtime.checkpoint.export import export  # loads torch, which takes seconds
 
-    if dtype not in (None, *EXPORTED):
-        raise InputError(f"--dtype `{dtype}` is none of {', '.join(EXPORTED)}", hint="`--dtype bf16`")
     with terminal.progress("exporting", bar=False):
         done = export(folder, to_hf, model, path, dtype=dtype, file_bytes=largest, merge=merge,
                       on_file=terminal.verbose)  # fmt: skip

@@ -24,13 +24,12 @@ from ..trainer import DTYPES
 from .adapter_export import CONFIG as ADAPTER_CONFIG
 from .adapter_export import WEIGHTS, adapter_config, adapter_tensors, check_readable, modules
 from .huggingface import copies, sources, stored_predictions
-from .manifest import DamagedError, Manifest
+from .manifest import EXPORTED, DamagedError, Manifest
 from .pretrained import CONFIG, is_choice_bias, tensors_of, whole_weights
 from .safetensors_folder import INDEX, SINGLE
 from .saved_weights import Fill, adapters_of, fill_from, fill_merged, saved_factors
 from .sources import Shape, Source, put
 
-EXPORTED = {name: DTYPES[name] for name in ("bf16", "fp32")}  # dtypes of exported weights
 # Files that a tokenizer and `generate` read.
 _BESIDE = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json",
            "merges.txt", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")  # fmt: skip
@@ -60,7 +59,7 @@ class Theirs:
         return torch.Size(self.shape).numel()
 
     def dtype(self, usual: str) -> torch.dtype:
-        return torch.float32 if self.wide else EXPORTED[usual]
+        return torch.float32 if self.wide else DTYPES[usual]
 
     def num_bytes(self, usual: str) -> int:
         return self.elements * self.dtype(usual).itemsize
@@ -168,7 +167,7 @@ def _write_adapters(
     every = modules(model, adapters)
     check_readable(model, every)
     ours = saved_factors(checkpoint, model, adapters, [weight for each in every for weight, _ in each.parts])
-    factors = adapter_tensors(every, ours, EXPORTED[dtype])
+    factors = adapter_tensors(every, ours, DTYPES[dtype])
     _save(factors, to / WEIGHTS)
     (to / ADAPTER_CONFIG).write_text(adapter_config(model, adapters, manifest.init_from), encoding="utf-8")
     return [factor.nbytes for factor in factors.values()], (WEIGHTS,)
@@ -209,7 +208,7 @@ def _read(every: Sequence[Theirs], dtype: str, fill: Fill) -> dict[str, Tensor]:
 def _write_config(config: Path, to: Path, dtype: str) -> None:
     """Writes config.json with the dtype of the weights, and copies the tokenizer beside it."""
     document: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
-    document["dtype" if "dtype" in document else "torch_dtype"] = str(EXPORTED[dtype]).removeprefix("torch.")
+    document["dtype" if "dtype" in document else "torch_dtype"] = str(DTYPES[dtype]).removeprefix("torch.")
     (to / CONFIG).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     for name in _BESIDE:
         if (config.parent / name).is_file():

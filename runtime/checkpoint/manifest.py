@@ -24,6 +24,7 @@ from .folder_lock import NAME as LOCK
 FORMAT_VERSION = "1.1"
 NAME = "manifest.json"
 PARTIAL = ".partial-"
+EXPORTED = ("bf16", "fp32")  # dtypes of exported weights
 _BLOCK = 1 << 20
 # Name and source of a model, which do not affect weights.
 _WORDS = ("name", "family", "source", "assumed", "max_positions", "dropout")
