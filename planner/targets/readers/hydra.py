@@ -106,9 +106,9 @@ def _document(path: str, job: Command, config: str = _CONFIG_NAME) -> Document:
         if found is not None:
             keys = tuple(found[0].split("."))
             holder = data
-            for depth, key in enumerate(keys[:-1], 1):
+            for depth, block in enumerate(keys[:-1], 1):
                 lines.setdefault(keys[:depth], line)
-                inner = holder.setdefault(key, {})
+                inner = holder.setdefault(block, {})
                 holder = inner if isinstance(inner, dict) else {}
             holder[keys[-1]], lines[keys] = found[1], line
     if problems:

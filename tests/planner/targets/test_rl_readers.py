@@ -239,3 +239,11 @@ def test_groups_of_micro_batches_of_verl(tmp_path: Path, size: str, said: str) -
     else:
         found = imported(tmp_path, "verl", script)
         assert (found.gaps, str(found.layout)) == ((), "tp2-pp2-vpp2-dp4-mbs2-z1-rnone")
+
+
+def test_the_name_of_the_config_may_follow_overrides(tmp_path: Path) -> None:
+    name = "    --config-name='ppo_megatron_trainer.yaml' \\\n"
+    later = VERL.replace(name, "").replace("    trainer.n_gpus_per_node", f"{name}    trainer.n_gpus_per_node")
+    first, moved = (imported(tmp_path, "verl", text) for text in (VERL, later))
+    assert later != VERL
+    assert (moved.layout, moved.gaps, moved.assumed) == (first.layout, first.gaps, first.assumed)
