@@ -27,7 +27,7 @@ def test_a_rehearsal_trains_what_one_process_trains_in_the_planned_memory(plan: 
     code, out, err = finish(start(str(plan), "--scale-down", "--check-parity", "--steps", "2"))
     assert code == 0, out + err
     assert "agree with the single-process run" in out
-    assert "GPUs 16 -> 8" in out  # 4 ranks of cp by tp 2
+    assert "GPUs 16 -> 4" in out  # 4 ranks of cp
 
 
 @pytest.mark.parametrize(("words", "message"), [
