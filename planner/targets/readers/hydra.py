@@ -6,7 +6,7 @@ Source: Hydra 1.3, the grammar of overrides: `a.b=value`, `+a.b=value` and `++a.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ..shell.followed import Command
 
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.@/-]*)=(.*)", re.DOTALL)
-
-
 # The option of Hydra for the config that overrides change; AReaL has `--config`.
 _CONFIG_NAME = "--config-name"
 CONFIG = "--config"
@@ -70,9 +68,23 @@ def _starts(module: str, text: str) -> bool:
     return module in text and re.search(rf"(?m)\\\s*$|{one_line[4:]}", text) is not None
 
 
-def override(path: str, line: int, word: str) -> tuple[str, Any] | None:
-    """(option, value) of a word, None for a word of another form. Raises InputError with its place for a value that
-    cannot be read."""
+def overrides(path: str, words: Iterable[tuple[str, int]]) -> list[tuple[str, int, tuple[str, Any] | None]]:
+    """(word, line, (option, value)) of each (word, line), with None for a word of another form.
+
+    Raises InputError with the places of all values that cannot be read.
+    """
+    found, problems = [], list[FieldProblem]()
+    for word, line in words:
+        try:
+            found.append((word, line, _override(path, line, word)))
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError.of(problems)
+    return found
+
+
+def _override(path: str, line: int, word: str) -> tuple[str, Any] | None:
     found = _OVERRIDE.fullmatch(word)
     if found is None:
         return None
@@ -89,21 +101,15 @@ def _document(path: str, job: Command, config: str = _CONFIG_NAME) -> Document:
 
     Raises InputError with all values that cannot be read.
     """
-    key, problems = "config_name" if config == _CONFIG_NAME else config, list[FieldProblem]()
+    key = "config_name" if config == _CONFIG_NAME else config
     data: dict[str, Any] = {}
     lines: dict[FieldPath, int] = {}
-    words = list(zip(job.words, job.lines or (job.line,) * len(job.words), strict=True))
-    for index, (word, line) in enumerate(words):
+    words = zip(job.words, job.lines or (job.line,) * len(job.words), strict=True)
+    for index, (word, line, found) in enumerate(overrides(path, words)):
         if word.partition("=")[0] == config:
-            named = word.partition("=")[2] or (words[index + 1][0] if index + 1 < len(words) else "")
+            named = word.partition("=")[2] or "".join(job.words[index + 1 : index + 2])
             data[key], lines[key,] = shown(named), line
-            continue
-        try:
-            found = override(path, line, word)
-        except InputError as error:
-            problems += error.problems
-            continue
-        if found is not None:
+        elif found is not None:
             keys = tuple(found[0].split("."))
             holder = data
             for depth, block in enumerate(keys[:-1], 1):
@@ -111,6 +117,4 @@ def _document(path: str, job: Command, config: str = _CONFIG_NAME) -> Document:
                 inner = holder.setdefault(block, {})
                 holder = inner if isinstance(inner, dict) else {}
             holder[keys[-1]], lines[keys] = found[1], line
-    if problems:
-        raise InputError.of(problems)
     return Document(path, data, line_of=lambda at: lines.get(at, job.line))

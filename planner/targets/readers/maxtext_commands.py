@@ -17,7 +17,7 @@ from ..shell.jobs import slurm_variables
 from ..shell.nearby import is_script
 from ..shell.values import shown
 from .commands import Load, only
-from .hydra import override
+from .hydra import overrides
 
 if TYPE_CHECKING:
     from ..shell.followed import Command
@@ -64,22 +64,14 @@ def _document(path: str, job: Command) -> Document:
     Raises InputError with all values that cannot be read."""
     data: dict[str, object] = {}
     places: dict[FieldPath, int] = {}
-    problems = list[FieldProblem]()
     words = [*zip(map(shown, job.words), job.lines, strict=True)]
     start = next(index for index, (word, _) in enumerate(words) if _TRAINS.search(word))
-    for word, line in words[start + 1 :]:
-        try:
-            found = override(path, line, word)
-        except InputError as error:
-            problems += error.problems
-            continue
+    for word, line, found in overrides(path, words[start + 1 :]):
         if found is not None:
             name, data[name] = found
             places[name,] = line
         elif _FILE.fullmatch(word) and word.rpartition("/")[2] != _DEFAULTS:
             data[_BASE], places[_BASE,] = word, line
-    if problems:
-        raise InputError.of(problems)
     if not {_BASE, "model_name"} & data.keys():  # the model of base.yml
         data.setdefault(HIDDEN, DEFAULTS[HIDDEN])
     return Document(path, data, line_of=lambda at: places.get(at, job.line))
