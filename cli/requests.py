@@ -49,10 +49,9 @@ def build_any(
 
 def _refuse_plan(path: Path | None) -> None:
     """Plans have fields of a request, but are none."""
-    from ..planner.document.lengths_plan import KIND
-    from ..planner.document.reading import LENGTHS_PLAN, OTHER_PLANS
+    from ..planner.document.reading import OTHER_PLANS
 
-    for kind, (what, readers) in {**OTHER_PLANS, KIND: LENGTHS_PLAN}.items():
+    for kind, (what, _, readers) in OTHER_PLANS.items():
         if is_plan(path, kind):
             raise InputError(f"{path}: {what}, where a request is needed", hint=readers)
 

@@ -19,13 +19,15 @@ from .serving_plan import ServingPlan
 _WRITES_ONE = "`meshwright plan -o plan.json` writes one"
 _WRITES_SERVING = "`meshwright plan --workload serve -o plan.json` writes one"
 _WRITES_RL = "`meshwright plan --workload grpo -o plan.json` writes one"
-# Kind of a plan that is not of a training step -> its name, and who reads it.
+# Kind of a plan other than that of one layout of a training step -> its name, how it differs, and who reads it.
 OTHER_PLANS = {
-    serving_plan.KIND: ("the plan of a deployment", "`explain`, `report`, `diff`, `check` and `emit` read it"),
-    rl_plan.KIND: ("the plan of a step of post-training", "`explain`, `report`, `emit`, `check` and `launch` read it"),
-}
-# The same of a plan of mixed lengths, which is of a training step, but of no one layout.
-LENGTHS_PLAN = ("a plan of documents with a degree each", "`explain`, `report` and `launch` read it")
+    serving_plan.KIND: ("the plan of a deployment", "not of a training step",
+                        "`explain`, `report`, `diff`, `check` and `emit` read it"),
+    rl_plan.KIND: ("the plan of a step of post-training", "not of a training step",
+                   "`explain`, `report`, `emit`, `check` and `launch` read it"),
+    LENGTHS_KIND: ("a plan of documents with a degree each", "not of one layout",
+                   "`explain`, `report` and `launch` read it"),
+}  # fmt: skip
 _Document = TypeVar("_Document", bound=BaseModel)
 
 
@@ -33,9 +35,8 @@ def read_plan(text: str, name: str) -> Plan:
     """The plan in `text` (JSON). Raises InputError naming `name` and each damaged field, or a newer format."""
     data = _parsed(text, name, _WRITES_ONE)
     if isinstance(data, dict) and (other := OTHER_PLANS.get(str(data.get("kind")))):
-        raise InputError(f"{name}: {other[0]}, not of a training step", hint=other[1])
-    if isinstance(data, dict) and data.get("kind") == LENGTHS_KIND:
-        raise InputError(f"{name}: {LENGTHS_PLAN[0]}, not of one layout", hint=LENGTHS_PLAN[1])
+        what, differs, readers = other
+        raise InputError(f"{name}: {what}, {differs}", hint=readers)
     if not isinstance(data, dict) or data.get("kind") != "plan":
         raise InputError(f"{name}: not a plan", hint=_WRITES_ONE)
     return _checked(data, name, Plan, FORMAT_VERSION, (1, 6), integrity.problems)
