@@ -14,7 +14,7 @@ from ..request.resolve import Resolved
 from .alternatives import FAMILIES, Listed, listed_rows
 from .assembly import build_plan, certify
 from .families import best_of_families
-from .global_batch import batch_warnings, node_warnings
+from .global_batch import batch_warnings
 from .other_targets import compare_targets
 from .preference import prefer
 from .simulated_order import WINDOW, Fidelity, SimulatedOrder
@@ -41,8 +41,7 @@ def plan_even_stages(
         by_target = compare_targets(resolved, own, watch, simulate=fidelity == "simulated", own_is_best=True)
     warnings: list[str] = []
     if not (outcome.stopped or in_bytes):
-        closed_s = outcome.top.rows[0][0]
-        warnings = [*batch_warnings(resolved, closed_s, watch), *node_warnings(resolved, closed_s, watch)]
+        warnings = batch_warnings(resolved, outcome.top.rows[0][0], watch)
     certificate = _certify(resolved, order)
     plan = build_plan(resolved, _listed(order, chosen), certificate, outcome.count, by_target)
     return watch.warn(plan.model_copy(update={"preference": preference}).with_warnings(warnings))

@@ -24,11 +24,17 @@ _MOST_IDLE = 32  # nodes that are left out at most
 
 
 def batch_warnings(resolved: Resolved, step_s: float, watch: Watch) -> list[str]:
-    """A warning where the nearest global batch that admits more data parallelism trains more sequences per second, by
-    more than the model does not tell apart. step_s: closed form of the best layout."""
+    """A warning where the nearest global batch that admits more data parallelism trains more sequences per second, and
+    one where fewer nodes take less time for a step, by more than the model does not tell apart. step_s: closed form of
+    the best layout."""
     widest = _widest_without(resolved)
     if widest is None:
         return []
+    return [*_other_batch(resolved, widest, step_s, watch), *_fewer_nodes(resolved, step_s, watch)]
+
+
+def _other_batch(resolved: Resolved, widest: int, step_s: float, watch: Watch) -> list[str]:
+    """The warning of the nearest multiple of `widest` sequences."""
     asked = resolved.workload.global_batch
     batch = widest * max(1, int(asked / widest + 0.5))
     other = replace(resolved, workload=replace(resolved.workload, global_batch=batch))
@@ -45,10 +51,9 @@ def batch_warnings(resolved: Resolved, step_s: float, watch: Watch) -> list[str]
             f"trains {gain:.1%} more sequences per second by the closed form".replace("%", " %")]  # fmt: skip
 
 
-def node_warnings(resolved: Resolved, step_s: float, watch: Watch) -> list[str]:
-    """A warning where the largest part of the nodes on which the batch rules out no data parallelism takes less time
-    for a step than all of them, by more than the model does not tell apart. step_s: closed form of the best layout."""
-    fewer = None if _widest_without(resolved) is None else _on_fewer_nodes(resolved)
+def _fewer_nodes(resolved: Resolved, step_s: float, watch: Watch) -> list[str]:
+    """The warning of the largest part of the nodes on which the batch rules out no data parallelism."""
+    fewer = _on_fewer_nodes(resolved)
     if fewer is None:
         return []
     limit_s = step_s * (1 - intervals.indifference())
