@@ -125,12 +125,9 @@ def _not_placed(now: Staged, candidate: Candidate) -> tuple[str, ...]:
     """A note where the plan places its nodes by links that differ, which studies do not."""
     if candidate.placement.order is None:
         return ()
-    placed_s, by = candidate.closed_form_s, " by the closed form"
-    now_s = now.closed_s
-    if placed_s is None:
-        placed_s, by, now_s = candidate.step_s, "", now.step_s
-    gives = f"which gives {now_s:.4g} s{by} where the plan, whose nodes are placed, has {placed_s:.4g} s"
-    return (f"Every link counts as the slowest, {gives}.",)
+    by = "" if candidate.closed_form_s is None else " by the closed form"
+    placed = f"the plan, whose nodes are placed, has {candidate.closed_s:.4g} s"
+    return (f"Every link counts as the slowest, which gives {now.closed_s:.4g} s{by} where {placed}.",)
 
 
 def _closed_form(now: Staged) -> tuple[str, ...]:

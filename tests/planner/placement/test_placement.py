@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -263,8 +264,18 @@ def test_an_explanation_prices_on_the_links_of_the_plan() -> None:
 
 
 def test_a_study_says_that_it_does_not_place() -> None:
-    found = what_if(bad_nic_plan(), set=["workload.global_batch=256"])
-    assert any("Every link counts as the slowest" in note for note in found.notes)
+    """The note compares two closed forms, also where the simulator is far from that of the plan."""
+    plan = bad_nic_plan()
+    best, placed_s = plan.best, plan.best.closed_form_s
+    far = best.model_copy(update={"step_s": 2 * best.step_s})
+    found = what_if(plan.model_copy(update={"candidates": (far, *plan.candidates[1:])}),
+                    set=["workload.global_batch=256"])  # fmt: skip
+    note = next(note for note in found.notes if "Every link counts as the slowest" in note)
+    gives = re.search(r"gives ([\d.]+) s by the closed form where the plan, .* has ([\d.]+) s", note)
+    assert placed_s is not None
+    assert gives is not None
+    assert float(gives[2]) == pytest.approx(placed_s, rel=1e-3)
+    assert placed_s < float(gives[1]) < 1.2 * placed_s
     assert not any("plan again" in warning for warning in found.warnings)
 
 
