@@ -44,8 +44,8 @@ class ByCode:
 
 
 def of_owner(method: RowsOf, *part: int) -> ByCode:
-    """Rows from a method of the object that keeps them, or one part of its result. It does not keep the
-    object alive: with a cycle, tables of hundreds of megabytes would stay until the garbage collector comes by."""
+    """Rows from a method of the object that keeps them, or one part of its result. It does not keep the object alive:
+    with a cycle, tables of hundreds of megabytes would stay until the garbage collector comes by."""
     known = WeakMethod(method)
 
     def rows_of(codes: Sequence[Code]) -> Array:

@@ -19,7 +19,8 @@ def workload_of_latents(model: ModelSpec, diffusion: Diffusion, request: Request
     """The workload of a model that denoises one image or video per sequence, whose tokens follow from its size.
 
     Without global_batch the power of two of sequences that is nearest to 4M tokens. Raises InputError for a size that
-    is missing or that does not fit, and for what is not priced. """
+    is missing or that does not fit, and for what is not priced.
+    """
     work = request.workload
     _check_priced(model, request)
     images = _sized(model, diffusion, work.images)

@@ -1,4 +1,4 @@
-"""The begin of a run: with its first step, or after a checkpoint."""
+"""The start of a run: with its first step, or after a checkpoint."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def unfolded(document: Document, arguments: Arguments, known: Collection[str]) -
     """The document with the options of the block that the trainer gets at the top; others as they are.
 
     known: options of the trainer. Those that stand in other blocks come to the top too, under their name or with that
-    of the block before it (`model: {name_or_path: ...}`). What is left of the program's own is named and not read,
+    of the block before it (`model: {name_or_path: ...}`). The program's other options are named and not read,
     unless a name has a word of a layout in it. Raises InputError for a run's record by W&B, which holds the options of
     the model among those of the training.
     """

@@ -25,7 +25,7 @@ def slurm_variables(text: str) -> dict[str, str]:
     for line in _DIRECTIVE.findall(text):
         out |= slurm_options(_words(line))
     nodes, tasks = out.get("SLURM_NNODES"), out.get("SLURM_NTASKS_PER_NODE")
-    if nodes and tasks and tasks != "1":  # one task of a node starts its ranks, how many Slurm does not know
+    if nodes and tasks and tasks != "1":  # one task per node starts ranks that Slurm does not count
         return dict.fromkeys(_TASKS, str(int(nodes) * int(tasks))) | out
     return out
 
