@@ -17,11 +17,10 @@ from numpy.typing import ArrayLike
 from ..arrays import Array, Ints, group_rows
 from ..quantities.exchanges import Op
 from ..quantities.token_dispatch import distinct_share
-from ..specs.cluster import NetworkLevel
+from ..specs.cluster import WAN, NetworkLevel
 from . import torus
 
 Levels = tuple[NetworkLevel, ...]  # innermost first
-WAN = "wan"  # kind of a network between sites, whose latency is the time of light
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,9 @@ from typing import Literal
 from .notice import Notice
 
 BLACKWELL = 10.0  # compute capability of the first GPUs of the generation
+# The network between sites, whose latency is the time of light: the name and the kind of its level, and its key in a
+# cluster file.
+WAN = "wan"
 
 
 def capability_of(arch: str) -> float | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ...cost_models.specs.cluster import ClusterSpec, GpuSpec, NetworkLevel, NodeGroup
+from ...cost_models.specs.cluster import WAN, ClusterSpec, GpuSpec, NetworkLevel, NodeGroup
 from ...cost_models.specs.stack import StackSpec
 from ...cost_models.units import Dimension
 from ...profiles.io import registry
@@ -117,7 +117,7 @@ def _write_price(resolved: Resolved, value: float) -> Resolved:
 
 
 def _place(level: NetworkLevel) -> str:
-    return "intra_node" if level.name in _INSIDE else "wan" if level.kind == "wan" else "inter_node"
+    return "intra_node" if level.name in _INSIDE else WAN if level.kind == WAN else "inter_node"
 
 
 def _link(place: str, label: str, dimension: Dimension, better: Better, field: str) -> Knob:
@@ -150,7 +150,7 @@ def _link(place: str, label: str, dimension: Dimension, better: Better, field: s
             links = replace(links, bw_bytes_per_s=pairs)
         return _on_cluster(resolved, lambda cluster: replace(cluster, levels=tuple(levels), links=links))
 
-    name = f"cluster.links.{place}" if place != "wan" else "cluster.wan"
+    name = f"cluster.links.{place}" if place != WAN else f"cluster.{WAN}"
     return Knob(f"{name}.{'bandwidth' if dimension == 'B/s' else 'latency'}", label, dimension, better, read, write)
 
 
@@ -165,7 +165,7 @@ def described(resolved: Resolved) -> Mapping[str, Any]:
 def per_in_text(resolved: Resolved, place: str) -> str:
     """`node` where the request says `400 Gb/s per node` of a link; else empty."""
     description = described(resolved)
-    block = description.get("wan") if place == "wan" else (description.get("links") or {}).get(place)
+    block = description.get(WAN) if place == WAN else (description.get("links") or {}).get(place)
     match = re.search(r"\sper\s+(\w+)\s*$", str(block.get("bandwidth", "")) if isinstance(block, Mapping) else "")
     return match[1].lower() if match else ""
 
@@ -174,9 +174,9 @@ def per_of(resolved: Resolved, place: str) -> str:
     """The owner of what the request calls the bandwidth of a link: `gpu` (the default), `nic`, `node` or `site` (the
     default between sites)."""
     description = described(resolved)
-    block = description.get("wan") if place == "wan" else (description.get("links") or {}).get(place)
+    block = description.get(WAN) if place == WAN else (description.get("links") or {}).get(place)
     field = block.get("per") if isinstance(block, Mapping) else None
-    return str(per_in_text(resolved, place) or field or ("site" if place == "wan" else "gpu"))
+    return str(per_in_text(resolved, place) or field or ("site" if place == WAN else "gpu"))
 
 
 def fastest_pair(resolved: Resolved, path: str) -> float | None:
@@ -228,8 +228,8 @@ HARDWARE = (
     _link("intra_node", "link inside the node", "B/s", "more", "bw_bytes_per_s"),
     _link("inter_node", "network", "B/s", "more", "bw_bytes_per_s"),
     _link("inter_node", "network latency", "s", "less", "latency_s"),
-    _link("wan", "network between sites", "B/s", "more", "bw_bytes_per_s"),
-    _link("wan", "latency between sites", "s", "less", "latency_s"),
+    _link(WAN, "network between sites", "B/s", "more", "bw_bytes_per_s"),
+    _link(WAN, "latency between sites", "s", "less", "latency_s"),
     _node("cluster.host_memory", "host memory", "B", "", "host_memory_bytes"),
     _node("cluster.host_memory_bandwidth", "host memory bandwidth", "B/s", "more", "host_memory_bw_bytes_per_s"),
     Knob("cluster.price", "price of a node", "USD/h", "", _read_price, _write_price),

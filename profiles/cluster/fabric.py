@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ...cost_models.specs.cluster import NetworkLevel, NodeGroup, Topology
+from ...cost_models.specs.cluster import WAN, NetworkLevel, NodeGroup, Topology
 from ...cost_models.specs.notice import Notice
 from ..io import registry
 
@@ -174,8 +174,8 @@ def _network_levels(inter: Inter, fabric: Fabric, total: int, gpus_per_node: int
         levels = [*inside, replace(base, bw_bytes_per_s=base.bw_bytes_per_s / fabric.ratio, source=thin)]
     if fabric.sites:
         largest = max(nodes for _, nodes in fabric.sites) * gpus_per_node
-        levels.append(NetworkLevel(name="wan", size=total, bw_bytes_per_s=fabric.wan_bw_bytes_per_s / largest,
-                                   latency_s=fabric.wan_latency_s, kind="wan", source="as given"))  # fmt: skip
+        levels.append(NetworkLevel(name=WAN, size=total, bw_bytes_per_s=fabric.wan_bw_bytes_per_s / largest,
+                                   latency_s=fabric.wan_latency_s, kind=WAN, source="as given"))  # fmt: skip
     return levels
 
 
