@@ -177,7 +177,7 @@ def _whole(facts: Facts, arguments: Arguments, table: Table, options: OptionList
             raise
         raise InputError.of(problems) from None
     with located(arguments, table):
-        layout = layout_of(facts, resolved.cluster.num_gpus, resolved.cluster.num_nodes)
+        layout = layout_of(facts, resolved.cluster.num_gpus, resolved.cluster.num_nodes, resolved.model.num_layers)
     # The number of data-parallel ranks is known only now that the request has given the number of GPUs.
     batch = resolved.workload.global_batch
     if "global_batch" not in given and (own := batch_of(facts, layout, batch, assumed)):
@@ -214,7 +214,7 @@ def _misfits(facts: Facts, arguments: Arguments, table: Table, given: Mapping[st
         return []
     try:
         with located(arguments, table):
-            layout_of(facts, cluster.num_gpus, cluster.num_nodes)
+            layout_of({**facts, "recompute": {}}, cluster.num_gpus, cluster.num_nodes)
     except InputError as error:
         return list(error.problems)
     return []

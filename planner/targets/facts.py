@@ -19,12 +19,18 @@ _LAYOUT = ("tp", "sequence_parallel", "cp", "cp_algorithm", "pp", "schedule", "v
 # Details of an error: the field of a plan that it is about.
 _OF_BATCH = {"field": "workload.global_batch"}
 
+# Key of the fact `recompute`: whole layers, one of so many of a stage, are recomputed.
+EVERY = "every"
+
 # Value of the fact `replicas` where each node holds a copy of the sharded states.
 NODES = "nodes"
 
 
-def layout_of(facts: Facts, num_gpus: int, num_nodes: int = 1) -> Layout:
-    """The layout on `num_gpus` GPUs of `num_nodes` nodes. Raises InputError where the degrees do not fit."""
+def layout_of(facts: Facts, num_gpus: int, num_nodes: int = 1, num_layers: int = 0) -> Layout:
+    """The layout on `num_gpus` GPUs of `num_nodes` nodes, of a model with `num_layers` (0: not known).
+
+    Raises InputError where the degrees do not fit, and for a layout that follows from a number of layers not known.
+    """
     tp, cp, pp = (int(facts.get(name, 1)) for name in ("tp", "cp", "pp"))
     if tp * cp * pp < 1 or num_gpus % (tp * cp * pp):
         raise InputError(
@@ -56,7 +62,22 @@ def layout_of(facts: Facts, num_gpus: int, num_nodes: int = 1) -> Layout:
                              hint="the quotient is the micro-batch; give another number of GPUs",
                              details=_OF_BATCH)  # fmt: skip
         known["micro_batch"] = batch // (dp * steps)
+    if "recompute" in known:
+        known["recompute"] = _recomputed(known["recompute"], num_layers, pp)
     return Layout.from_dict({**known, "dp": dp, "shard": dp // replicas if known.get("zero") else dp})
+
+
+def _recomputed(given: Mapping[str, Any], num_layers: int, pp: int) -> Mapping[str, Any]:
+    """The recomputation with a number of layers of a stage in the place of a share of them."""
+    every = given.get(EVERY)
+    if every is None:
+        return given
+    if every < 2:
+        return {"mode": "full"}
+    if not num_layers:
+        raise InputError(f"one of {every} layers is recomputed, and the model is not known", hint="name it by --model")
+    layers = num_layers // pp // every
+    return {"mode": "full", "layers": layers} if layers else {"mode": "none"}
 
 
 def batch_of(facts: Facts, layout: Layout, default: int, assumed: list[str]) -> int | None:

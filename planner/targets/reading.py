@@ -204,7 +204,7 @@ def _concerns(name: str, options: Iterable[str]) -> bool:
 def _is_set(value: Any) -> bool:
     """Whether an option or a block is more than switched off."""
     if isinstance(value, Mapping):
-        return value.get("enabled", True) is not False
+        return value.get("enabled", True) not in (False, "auto")  # which a trainer fills in, as off
     return value not in (False, None, 0, "", "none")
 
 

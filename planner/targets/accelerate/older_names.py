@@ -43,7 +43,7 @@ OLDER: Mapping[str, Option] = {
 CHANGES: Mapping[str, str] = {
     r"megatron_lm_config\..*": "the engine is Megatron-LM: give its script as megatron-args",
     r"use_cpu": "trains on CPUs",
-    r"fp8_config\.opt_level": "states in fp8",
+    r"fsdp_config\.fsdp_activation_checkpointing_offload": "saved activations on the host",
 }
 # Regular expression of options without an entry -> their effect on layout, batch, price or memory.
 PRICES: Mapping[str, str] = {
@@ -67,6 +67,8 @@ HARMLESS = (
     r"limit_all_gathers|min_num_params|state_dict_type|sync_module_states|transformer_layer_cls_to_wrap|"
     r"use_orig_params)$|^(aws|ec2|sagemaker|tpu|downcast|command|"
     r"fp8_config|dynamo|ipex|mpirun|mixed_precision|same_network|enable_cpu|num_cpu|deepspeed_fields|main_process|"
+    r"max_restarts|rdzv_conf|image_uri|region|hostfile|env$|"
+    r"deepspeed_(hostfile|multinode|inclusion|exclusion|moe_layer)|gradient_clipping$|use_xpu$|"
     r"machine_rank|training_arguments)"
 )
 
@@ -81,6 +83,8 @@ def modernise(arguments: Arguments) -> None:
         _plugin(arguments)
     elif kind == "MEGATRON_LM":
         arguments.gap("distributed_type", "the engine is Megatron-LM: give its script as megatron-args")
+    elif kind in ("MULTI_CPU", "TPU", "XLA"):
+        arguments.gap("distributed_type", f"trains on {'CPUs' if kind == 'MULTI_CPU' else 'TPUs'}")
     elif kind == "NO":
         if given.get("num_processes", 1) != 1:
             count = given["num_processes"]
@@ -95,6 +99,10 @@ def modernise(arguments: Arguments) -> None:
     if str(given.get("use_cpu", False)).lower() in ("true", "yes"):
         arguments.gap("use_cpu", "trains on CPUs")
         given.pop("use_cpu")
+    block = given.get("fp8_config")
+    if isinstance(block, Mapping) and "O2" in (block.get("opt_level"), block.get("optimization_level")) and str(
+            block.get("backend", "MSAMP")).upper() == "MSAMP":  # fmt: skip
+        arguments.gap("fp8_config", "states in fp8")
     if any("dynamo" in name and str(arguments.settings[name]).upper() != "NO" for name in given):
         arguments.notes.append("dynamo_config: the compiled model is priced as the plain one")
 

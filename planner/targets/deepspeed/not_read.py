@@ -9,7 +9,6 @@ from ..argv import Arguments
 from ..option_lists import Option
 
 CHANGES: Mapping[str, str] = {
-    r"activation_checkpointing\.(cpu_checkpointing|partition_activations)": "saved activations elsewhere",
     r"zero_optimization\.mics_shard_size": "shards over part of the ranks",
     r"sparse_attention.*": "sparse attention",
     r"data_efficiency.*": "layers or tokens that are left out",
@@ -57,8 +56,16 @@ HARMLESS = (
     r"^(optimizer|scheduler|fp16|bf16|amp|flops_profiler|aio|comms_logger|autotuning|steps_per_print|zero_allow|"
     r"zero_force|prescale|wall_clock|gradient|communication|curriculum|train_iters|micro_batch_size_per_gpu|"
     r"activation_checkpointing|local_rank|model_dtype|memory_breakdown|pipeline\.(seed_layers|use_reentrant)$|"
-    r"sparse_gradients|seq_parallel_comm)"
+    r"sparse_gradients|seq_parallel_comm|fp32_allreduce)|^zero_optimization\.(mics_hierarchical_params_gather|"
+    r"offload_(optimizer|param)\.(fast_init|pin_memory|buffer_(size|count)|max_in_cpu|pipeline_\w+|cpuadam_\w+))$"
 )
+# Switch of a block -> its effect, which is named and has no price. deepspeed 0.19,
+# deepspeed/runtime/activation_checkpointing/checkpointing.py: for models that call its `checkpoint`, as those of
+# transformers do not; activations are parted over ranks of tp alone.
+_NAMED = {("activation_checkpointing", "cpu_checkpointing"): "acts on models that call deepspeed.checkpointing",
+          ("compile", "deepcompile"): "makes another program of the layers"}  # fmt: skip
+# The same of stages 1 and 2, where it is off (deepspeed/runtime/zero/stage_1_and_2.py).
+_NAMED_OFF = {"reduce_scatter": "every rank gets all gradients", "allgather_partitions": "weights are broadcast"}
 
 
 def modernise(arguments: Arguments) -> None:
@@ -75,6 +82,7 @@ def modernise(arguments: Arguments) -> None:
             given.setdefault(device, "cpu")
             arguments.lines.setdefault(device, arguments.lines[name])
             arguments.files.setdefault(device, arguments.files.get(name, ""))
+    _name_switches(arguments)
     ratio = "zero_optimization.offload_optimizer.ratio"
     if given.get(ratio, 1) != 1:
         arguments.gaps.append(FieldProblem("keeps a part of the states on the host", ratio,
@@ -100,6 +108,20 @@ def modernise(arguments: Arguments) -> None:
                 f"keeps {'weights' if block == 'offload_param' else 'states'} on {device}",
                 file=arguments.files.get(name, ""), line=arguments.lines.get(name, 0), field=name))  # fmt: skip
     _precision(arguments)
+
+
+def _name_switches(arguments: Arguments) -> None:
+    """Names switches that are priced as if they were not there, and a stage that another file states."""
+    given, stage = arguments.settings, "zero_optimization.stage"
+    for (option, part), effect in _NAMED.items():
+        if isinstance(block := given.get(option), Mapping) and block.get(part) is True:
+            arguments.notes.append(f"{option}.{part} {effect}: priced as without")
+    for part, effect in _NAMED_OFF.items():
+        if given.get(f"zero_optimization.{part}") is False and given.get(stage) in (1, 2):
+            arguments.notes.append(f"{part} is off, so that {effect}: priced as on")
+    open_fields = {doubt.field for doubt in arguments.unclear}
+    if stage in arguments.lines and stage not in given and stage not in open_fields:
+        arguments.gap(stage, "is `auto`: the trainer fills it in")
 
 
 def _precision(arguments: Arguments) -> None:

@@ -176,7 +176,8 @@ CONFIG = LaunchConfig(
     conflicts=conflicts,
     import_format=_N,
     prices=PRICES,
-    reading=Reading(older=OLDER, modernise=modernise, changes=CHANGES, harmless=HARMLESS, exclusive=EXCLUSIVE),
+    reading=Reading(older=OLDER, modernise=modernise, changes=CHANGES, harmless=HARMLESS, exclusive=EXCLUSIVE,
+                    forked="DeepSpeed"),
     parser=FrameworkParser(
         script=Path(__file__).with_name("parser.py"),
         case=lambda files, setup: {

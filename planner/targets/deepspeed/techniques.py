@@ -86,6 +86,13 @@ def without_rate(arguments: Arguments) -> Arguments:
     return arguments
 
 
+# Names of optimizers with two states of each weight, those of torch too, and with one (deepspeed 0.19,
+# deepspeed/runtime/engine.py, _configure_basic_optimizer).
+_OF_ADAM = ("adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam", "muadam", "muadamw", "nadam", "radam",
+            "adamax", "lamb", "fusedlamb", "onebitadam")  # fmt: skip
+_OF_SGD = ("sgd", "musgd")
+
+
 def optimizer_read(settings: Settings, facts: Facts) -> Facts:
     """The optimizer. A config of DeepSpeed has no number of steps, so the warm-up stays at its default."""
     name = str(settings.get("optimizer.type", "AdamW")).lower()
@@ -93,7 +100,10 @@ def optimizer_read(settings: Settings, facts: Facts) -> Facts:
         raise NoCounterpartError(
             "optimizer.type Muon has no counterpart in a plan", hint="plans for megatron have muon"
         )
-    out: Facts = {"workload.optimizer": "sgd" if name == "sgd" else "adamw"}
+    if name not in (*_OF_ADAM, *_OF_SGD):
+        raise NoCounterpartError(f"optimizer.type `{settings['optimizer.type']}` has no counterpart in a plan: its "
+                                 "states or messages have another size")  # fmt: skip
+    out: Facts = {"workload.optimizer": "sgd" if name in _OF_SGD else "adamw"}
     return out | ({FACT: {**facts.get(FACT, {}), "1-bit-adam": {}}} if name == "onebitadam" else {})
 
 

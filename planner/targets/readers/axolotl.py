@@ -5,6 +5,8 @@ Source: axolotl 067b021c (2026-07-24), src/axolotl/utils/schemas/config.py, peft
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from .. import adapter_choices
 from ..argv import Arguments
 from ..options import Facts, NoCounterpartError, Settings
@@ -55,8 +57,9 @@ def _degrees(settings: Settings, facts: Facts) -> Facts:
 
 
 _PLACES = "device_map"
-# The model that gives the shapes, often base_model once more.
-_SHAPES = "base_model_config"
+# The model that gives the shapes, often base_model once more; fields of its config, of which positions change no step.
+_SHAPES, _FIELDS = "base_model_config", "overrides_of_model_config"
+_POSITIONS = {"rope_scaling", "rope_theta", "rope_parameters", "max_position_embeddings"}
 
 
 def _modernise(arguments: Arguments) -> None:
@@ -64,6 +67,8 @@ def _modernise(arguments: Arguments) -> None:
         del arguments.settings[_PLACES]
     if arguments.settings.get(_SHAPES) == arguments.settings.get("base_model"):
         arguments.settings.pop(_SHAPES, None)
+    if isinstance(fields := arguments.settings.get(_FIELDS), Mapping) and _POSITIONS.issuperset(fields):
+        del arguments.settings[_FIELDS]
     preferences.of_axolotl(arguments)
     family.modernise(arguments, block_alone=True)
 
@@ -81,7 +86,8 @@ READER = Reader(
         "lora_target_modules": "any", "lora_target_linear": "bool", "load_in_4bit": "bool", "load_in_8bit": "bool",
         "sample_packing": "bool", "batch_flattening": "any",
         "attn_implementation": "any", "eager_attention": "any", "rl": "any", "rl_adapter_ref_model": "any",
-        "reward_model": "any", _PLACES: "any", _SHAPES: "str", _EXPERTS: "bool", **dict.fromkeys(_DEGREES, "int"),
+        "reward_model": "any", _PLACES: "any", _SHAPES: "str", _FIELDS: "any",
+        _EXPERTS: "bool", **dict.fromkeys(_DEGREES, "int"),
     },
     entries=(
         family.PLAIN,
@@ -116,10 +122,10 @@ READER = Reader(
                 "weights in another form",
             r"tiled_mlp.*": "blocks in tiles",
             rf"{_PLACES}|gpu_memory_limit|max_memory": "layers put on devices by their memory",
-            r"torch_compile|use_onebitllms|unsloth_.*": "another program for the layers",
+            r"use_onebitllms|unsloth_.*": "another program for the layers",
             r"num_labels": "another head than that of the vocabulary",
             r"use_vllm": "a server that generates",
-            r"base_model_config|overrides_of_model_config(\..*)?|overrides_of_model_kwargs(\..*)?|rope_scaling.*":
+            r"base_model_config|overrides_of_model_config(\..*)?|overrides_of_model_kwargs(\..*)?":
                 "another model than base_model",
             r"expert_parallel_size|.*pipeline_parallel.*": "a degree that is not read",
             r"(image_size|image_resize_algorithm|processor_type)": "a model of images",
@@ -141,7 +147,10 @@ READER = Reader(
             r"gradient_checkpointing_kwargs|max_grad_norm|multipack_real_batches|curriculum_sampling|mlflow_tracking_uri|"
             r"comet_\w+|trackio_space_id|swanlab_\w+|low_cpu_mem_usage|greater_is_better|heads_k_stride|ring_attn_func|"
             r"experts_implementation|excess_length_strategy|fp32_norm(s|_classes)|optim_args|adam\w*|generate_max_len|"
-            r"include_tkps|train_on_(inputs|eot|last_step_only)|quantization|freeze_mm_modules)(\.|$)"
+            r"include_tkps|(cut|chunked)_cross_entropy\w*|ddp|dataset_shard_\w+|float32|embedding_lr\w*|"
+            r"embeddings_skip_upcast|gc_collect_steps|generation_\w+|gradio_\w+|lm_eval_\w+|loftq_\w+|peft|"
+            r"loraplus_lr_\w+|(dion|qgalore|eaft)_\w+|pose_\w+|preprocess_iterable|pretrain_multipack_\w+|rope_scaling|"
+            r"processor_kwargs|resources_per_worker|sdpa_varlen|scaling_softmax\w*|type_of_model|cls_model_config|train_on_(inputs|eot|last_step_only)|quantization|freeze_mm_modules)(\.|$)"
         ),
         exclusive=(*family.EXCLUSIVE, ("lora_target_linear", _EXPERTS)),
         modernise=_modernise,

@@ -6,6 +6,8 @@ training_args.py; model/model_utils/checkpointing.py: layers recompute unless di
 
 from __future__ import annotations
 
+import re
+
 from ....profiles.io.document import Document
 from .. import adapter_choices
 from ..argv import Arguments
@@ -21,6 +23,7 @@ _COMMAND = commands.of_program(r"(^|[\s/])(llamafactory-cli train|\S*train(_bash
 _METHOD = "quantization_method"
 _LORA = ("finetuning_type", "lora_rank", "lora_target", "quantization_bit", _METHOD, "freeze_trainable_layers")
 _STAGES = ("pt", "sft")
+_OF_PREFERENCES = re.compile(r"(pref|dpo|kto|orpo|simpo|ppo)_|ref_model|reward_model")
 
 
 def _trained(settings: Settings, facts: Facts) -> Facts:
@@ -62,6 +65,7 @@ _KINDS = {
     "disable_gradient_checkpointing": "bool", "bf16": "any", "fp16": "any", "fp8": "any", "pure_bf16": "bool",
     "optim": "str", "packing": "bool",
     "neat_packing": "bool", "flash_attn": "any", "pref_loss": "any", "ref_model": "any",
+    "freeze_trainable_modules": "any",
 }  # fmt: skip
 
 
@@ -79,6 +83,13 @@ def _stage(settings: Settings, facts: Facts) -> Facts:
 
 
 def _modernise(arguments: Arguments) -> None:
+    given = arguments.settings
+    if given.get("stage", "sft") in _STAGES:  # hparams/parser.py reads no option of another stage
+        for name in [name for name in (*given, *arguments.unknown) if _OF_PREFERENCES.match(name)]:
+            given.pop(name, None)
+            arguments.unknown.pop(name, None)
+    if given.get("freeze_trainable_modules") == "all":  # the default
+        del given["freeze_trainable_modules"]
     preferences.of_factory(arguments)
     family.modernise(arguments)
 
@@ -114,14 +125,15 @@ READER = Reader(
             r"use_(mca|megatron_bridge|hyper_parallel)|megatron_bridge_args.*|hyper_parallel_.*":
                 "another engine: its degrees are in its own block",
             r"use_(galore|apollo|badam|adam_mini|muon)": "an optimizer whose states have another size",
-            r"use_(llama_pro|dora|asft_loss|unsloth_gc)|pissa_init|additional_target|freeze_extra_modules|"
-            r"freeze_trainable_modules": "another part of the model that learns",
+            r"use_(llama_pro|dora)|additional_target|freeze_extra_modules|freeze_trainable_modules":
+                "another part of the model that learns",
+            r"use_asft_loss": "a frozen reference beside the training of answers",
+            r"use_unsloth_gc": "saved activations on the host",
             r"(?!freeze_vision_tower$).*vision_tower.*": "a model of images",
             r"shift_attn": "attention in groups",
-            r"rope_scaling": "other rotary positions",
             r"auto_find_batch_size": "a batch that follows the memory",
             r"pref_.*|ref_model.*|reward_model.*|ppo_.*|simpo.*": "preferences or rewards",
-            r"torch_compile|use_unsloth": "another program for the layers",
+            r"use_unsloth": "another program for the layers",
         },
         harmless=(
             family.FSDP_HARMLESS
@@ -129,7 +141,9 @@ READER = Reader(
             r"do_\w+|num_train_epochs|max_steps|per_device_eval_batch_size|enable_thinking|model_revision|"
             r"use_(v1_kernels|reentrant_gc|swanlab|rslora|fast_tokenizer|kv_cache)|loraplus_lr_\w+|"
             r"lora_(alpha|dropout)|streaming|buffer_size|mix_strategy|interleave_probs|tool_format|default_system|"
-            r"train_on_prompt|quantization_(type|device_map)|double_quantization|upcast_(layernorm|lmhead_output)|"
+            r"train_on_prompt|rope_scaling|pissa_\w+|(galore|apollo|badam|oft)_\w+|module_dropout|reserved_label_len|"
+            r"use_audio_in_video|model_max_length|resources_per_worker|block_diag_attn|preserve_thinking|"
+            r"placement_strategy|visual_inputs|train_from_scratch|crop_to_patches|(ld|asft|eaft)_alpha|quantization_(type|device_map)|double_quantization|upcast_(layernorm|lmhead_output)|"
             r"fp8_enable_fsdp_float8_all_gather|infer_dtype|export_\w+|max_grad_norm|fp8_backend|dataloader_\w+|include_\w+|predict_with_generate|"
             r"compute_(accuracy|dtype)|early_stopping_steps|low_cpu_mem_usage|offload_folder|swanlab_\w+|ray_\w+|"
             r"create_new_adapter|tf32|(vllm|sglang)_\w+|image_do_pan_and_scan|moe_aux_loss_coef|label_\w+|"

@@ -33,7 +33,8 @@ _OF_DPO = ("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pai
 # Tokens of an answer in ms-swift, where no option states them.
 _ANSWER = 512
 # Commands and scripts of TRL, and scripts that people name like them, by the trainer that they start.
-_PROGRAMS = {"dpo": re.compile(r"(^|[/_-])dpo([_.-]|$)"), "rm": re.compile(r"(^|/)reward(_modeling)?(\.py)?$")}
+_PROGRAMS = {"dpo": re.compile(r"(^|[/_-])dpo([_.-]|$)"), "grpo": re.compile(r"(^|[/_-])grpo([_.-]|$)"),
+             "rm": re.compile(r"(^|/)reward(_modeling)?(\.py)?$")}
 
 
 # Options of generation and rewards, as TRL and ms-swift name them.
@@ -64,15 +65,21 @@ def of_trl(arguments: Arguments) -> None:
     if "center_rewards_coefficient" in {*given, *arguments.unknown} or _PROGRAMS["rm"].search(arguments.program):
         _takes(arguments, VALUED, r"center_rewards_coefficient")
         return
-    if "num_generations" in given and given.get("num_iterations", 1) in (1, False):
-        _takes(arguments, _REWARDED, rf"{_OF_REWARDS}|mask_truncated_completions|code_\w+|ds3_gather_for_generation")
+    if {"num_generations", "reward_funcs"} & {*given} or _PROGRAMS["grpo"].search(arguments.program):
+        _takes(arguments, _REWARDED, rf"{_OF_REWARDS}|mask_truncated_completions|code_\w+|ds3_gather_for_generation|"
+               r"generation_(batch_size|kwargs)|steps_per_generation|repetition_penalty")
+        if given.get("vllm_mode") == "colocate":
+            del given["vllm_mode"]
+            arguments.notes.append("vllm_mode colocate: the engine is on the GPUs that learn, and its memory is not "
+                                   "counted")  # fmt: skip
         return
     losses = given.get("loss_type", "sigmoid" if _PROGRAMS["dpo"].search(arguments.program) else None)
     named = losses if isinstance(losses, list) else [losses]
     if all(loss in _OF_DPO for loss in named):
         before = given.get("precompute_ref_log_probs") is True  # the reference is not there when the model learns
         _takes(arguments, _ALONE if before else COMPARED,
-               r"beta|loss_(type|weights)|rpo_alpha|ld_alpha|truncation_mode|use_weighting|precompute_ref_\w+")
+               r"beta|loss_(type|weights)|rpo_alpha|ld_alpha|truncation_mode|use_weighting|precompute_ref_\w+|"
+               r"label_smoothing|(f|discopop)_\w+|sync_ref_model|ref_model_(sync|mixup)_\w+")
 
 
 def of_swift(arguments: Arguments) -> None:

@@ -36,13 +36,16 @@ FSDP_HARMLESS = (
     r"^(fsdp_config\.)?(fsdp_)?(min_num_params|transformer_layer_cls_to_wrap|backward_prefetch(_policy)?|forward_prefetch|"
     r"limit_all_gathers|use_orig_params|sync_module_states|cpu_ram_efficient_loading|final_state_dict_type|"
     r"cpu_offload_pin_memory|state_dict_type)$|^ddp_(timeout|bucket_cap_mb|broadcast_buffers|find_unused_parameters)$|"
-    r"^(hub|push|report|run)_|^liger_|^(use|enable)_liger"
+    r"^(hub|push|report|run)_|^liger_|^(use|enable)_liger|^torch_compile|^torchdynamo$"
 )
 # transformers 5.13, utils/quantization_config.py: BitsAndBytesConfig refuses both.
 EXCLUSIVE = (("load_in_4bit", "load_in_8bit"),)
-CHANGES = {r"fsdp_config\.(xla.*|mixed_precision_policy)": "another FSDP than that of PyTorch, or other data types"}
-# Kernels that keep less of logits and blocks, and messages in fp8: of no plan.
-_FUSED = re.compile(r"^((use_|enable_)?liger\w*|(cut|chunked)_cross_entropy|fp8_enable_fsdp_float8_all_gather)$")
+CHANGES = {r"fsdp_config\.(xla.*|mixed_precision_policy)": "another FSDP than that of PyTorch, or other data types",
+           r"adafactor": "an optimizer whose states have another size",
+           r"use_cpu|no_cuda|use_mps_device": "trains on another device than GPUs"}  # fmt: skip
+# Kernels that keep less of logits and blocks, compiled ones, and messages in fp8: of no plan.
+_FUSED = re.compile(r"^((use_|enable_)?liger\w*|(cut|chunked)_cross_entropy|fp8_enable_fsdp_float8_all_gather|"
+                    r"torch_compile\w*|torchdynamo)$")  # fmt: skip
 _EAGER = {"attn_implementation": "eager", "attn_impl": "eager", "eager_attention": True, "flash_attn": "disabled"}
 _STAGES = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "hybrid_shard": 3, "hybrid_shard_zero2": 2}
 _OPTIMIZERS = {
@@ -70,7 +73,8 @@ def modernise(arguments: Arguments, *, block_alone: bool = False) -> None:
     accelerator_block.modernise(arguments)
     if all(arguments.settings.get(name) is True for name in ("bf16", "fp16")):
         contradiction(arguments, "fp16", f"fp16 and bf16 (line {arguments.lines['bf16']}) are both on")
-    fused = [name for name, given in arguments.settings.items() if given is True and _FUSED.search(name)]
+    fused = [name for name, given in arguments.settings.items()
+             if _FUSED.search(name) and (given is True or ("torch" in name and given))]  # fmt: skip
     if fused:
         arguments.notes.append(f"{', '.join(fused)}: priced as without")
     for name in (DEEPSPEED, CONFIG_FILE):
@@ -171,15 +175,16 @@ def recompute(option: str = "gradient_checkpointing", *, unless: str = "", defau
     return reads(("recompute", "recompute_modules", "recompute_layers"), (unless or option, *blocks), read)
 
 
-def batch(size: str = "per_device_train_batch_size", default: int = 8) -> Entry:
-    """The micro-batch and the batch of a data-parallel rank."""
+def batch(size: str = "per_device_train_batch_size", default: int = 8, also: tuple[str, ...] = ()) -> Entry:
+    """The micro-batch and the batch of a data-parallel rank. also: older names of the micro-batch, which win."""
     steps = "gradient_accumulation_steps"
 
     def read(settings: Settings, facts: Facts) -> Facts:
-        micro, number = settings.get(size, default), settings.get(steps) or 1
+        micro = next((settings[name] for name in (*also, size) if settings.get(name) is not None), default)
+        number = settings.get(steps) or 1
         return {"micro_batch": micro, "batch_per_rank": micro * number}
 
-    return reads(("micro_batch", "workload.global_batch"), (size, steps), read)
+    return reads(("micro_batch", "workload.global_batch"), (size, steps, *also), read)
 
 
 def length(option: str, packing: tuple[str, ...], default: int | None = None, also: tuple[str, ...] = ()) -> Entry:

@@ -33,6 +33,7 @@ _RENAMED = {
     "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
     "training.compile": "compile.enable", **flux.OLDER,
 }
+_SCHEDULE = "pipeline_parallel_schedule"
 _ACCUMULATION = Option(ACCUMULATION, "int")
 # Of releases up to 0.2: the degree inside experts, which has no effect where these have no degree of their own.
 _ETP = "parallelism.expert_tensor_parallel_degree"
@@ -55,11 +56,14 @@ PRICES: Mapping[str, str] = {
 }
 HARMLESS = (
     r"expert_parallel_comm_backend|enable_async_tensor_parallel|disable_loss_parallel|enable_loss_parallel|enable_compiled_autograd|"
-    r"context_parallel_rotate_method|custom_|training\.(deterministic|max_norm|dataset|steps|warmup|gc_freq|"
+    r"context_parallel_rotate_method|custom_|training\.(dataloader|debug_moe_\w+|deterministic|max_norm|dataset|steps|warmup|gc_freq|"
     r"fp8_linear|enable_fp8_linear|mixed_precision_reduce|classifier_free_guidance_prob|test_mode)|converters|fused"
 )
 
 
+# The default of activation_checkpoint: whole layers, one of so many (distributed/activation_checkpoint.py). `op` stands
+# for a choice by operator.
+_MODE, _EVERY = "selective", "2"
 # Words in names of forks' options for the states of an optimizer.
 _STATES = re.compile(r"dtype|bits|8bit|quant|offload|cpu")
 
@@ -67,16 +71,18 @@ _STATES = re.compile(r"dtype|bits|8bit|quant|offload|cpu")
 def read_job_config(path: str, text: str, options: OptionList) -> Arguments:
     """The settings of a TOML file. Raises InputError for broken syntax."""
     document = read_document(path, text)
-    data = {key: value for key, value in dict(document.data).items() if key not in _OTHER_SECTIONS}
+    data = {key: _cased(value, options) for key, value in dict(document.data).items() if key not in _OTHER_SECTIONS}
     arguments = read_blocks(replace(document, data=data), options)
     _move(arguments, data, options, path)
     components = arguments.settings.get("compile.components")
     if isinstance(components, list) and "model" not in components:  # the loss alone
         arguments.settings.pop("compile.enable", None)
     block = dict(document.data).get("activation_checkpoint") or {}
-    mode = block.get("mode", "none")
+    mode = block.get("mode", _MODE)
+    if mode == _MODE and (every := str(block.get("selective_ac_option", _EVERY))).isdigit():
+        mode = every
     line = document.line(("activation_checkpoint", "mode"))
-    if str(mode) not in ("none", "full", "selective"):
+    if str(mode) not in ("none", "full", "selective") and not str(mode).isdigit():
         arguments.gaps.append(FieldProblem(f"`{mode}` is no mode of a plan", file=path, line=line,
                                            field="activation_checkpoint.mode"))  # fmt: skip
     _model(arguments, dict(document.data), path)
@@ -86,11 +92,23 @@ def read_job_config(path: str, text: str, options: OptionList) -> Arguments:
                            for name, given in optimizer.items() if given and _STATES.search(name)]  # fmt: skip
         arguments.settings[optimizers.OPTION] = optimizers.of_section(optimizer)
         arguments.lines[optimizers.OPTION] = document.line(("optimizer",))
-    if mode == "selective" and flux.builds(arguments.settings):
+    copies = document.at(("fault_tolerance",))
+    if isinstance(copies, Mapping) and copies.get("enable") and copies.get("semi_sync_method"):
+        arguments.gaps.append(document.problem(("fault_tolerance", "semi_sync_method"),
+                                               "copies that exchange no gradients in most steps"))  # fmt: skip
+    if mode != "none" and flux.builds(arguments.settings):
         mode = "full"  # its apply_ac wraps every block, whatever the mode is
     arguments.settings["activation_checkpoint"] = mode
     arguments.lines["activation_checkpoint"] = line
     return arguments
+
+
+def _cased(section: Any, options: OptionList) -> Any:
+    """A section with the name of a schedule as the list has it: torch takes it in any case."""
+    if not isinstance(section, Mapping) or not isinstance(name := section.get(_SCHEDULE), str):
+        return section
+    known = {each.lower(): each for each in options.options[f"parallelism.{_SCHEDULE}"].values}
+    return {**section, _SCHEDULE: known.get(name.lower(), name)}
 
 
 def _move(arguments: Arguments, data: Mapping[str, Any], options: OptionList, path: str) -> None:

@@ -14,6 +14,7 @@ from ....cost_models.specs.model import ModelSpec
 from ....errors import InputError
 from ....profiles.model.load import catalogued
 from .. import cpu_offload
+from ..facts import EVERY
 from ..option_lists import OptionList, Registered
 from ..options import Entry, Facts, NoCounterpartError, Settings, Table, number
 from ..setup import Setup
@@ -173,6 +174,8 @@ def _recompute_read(settings: Settings, facts: Facts) -> Facts:
         note = "activation_checkpoint selective keeps products and attention: priced as recomputing norm and act"
         modules = {"mode": "selective", "modules": ["norm", "act"]}
         return {"recompute": modules, "notes": [*facts.get("notes", []), note]}
+    if str(mode).isdigit():
+        return {"recompute": {"mode": "full", EVERY: int(mode)}}
     return {"recompute": {"mode": mode}}
 
 

@@ -59,7 +59,11 @@ max_completion_length: 1536
 """
 
 
-@pytest.mark.parametrize("text", [REWARDS, REWARDS.replace("reward_funcs: [accuracy]\n", "")])
+@pytest.mark.parametrize(
+    "text",
+    [REWARDS, REWARDS.replace("reward_funcs: [accuracy]\n", ""), REWARDS.replace("num_generations: 8\n", ""),
+     REWARDS + "num_iterations: 2\nvllm_mode: colocate\ngeneration_batch_size: 64\n"],
+)  # fmt: skip
 def test_answers_with_rewards(tmp_path: Path, text: str) -> None:
     found = imported(tmp_path, "hf-trainer", text)
     assert not found.gaps
@@ -77,8 +81,7 @@ def test_answers_with_rewards(tmp_path: Path, text: str) -> None:
      ("swift", SWIFT + "rlhf_type: dpo\nref_model: mine/other\n", "ref_model"),
      ("hf-trainer", RECIPE + "loss_type: kto\n", "loss_type"),
      ("hf-trainer", RECIPE + "loss_type: [sigmoid, sft]\n", "loss_type"),
-     ("hf-trainer", REWARDS + "num_iterations: 2\n", "reward_funcs"),
-     ("hf-trainer", REWARDS + "vllm_mode: colocate\n", "vllm_mode")],
+     ("hf-trainer", RECIPE + "loss_type: sigmoid\nreference_free: true\n", "reference_free")],
 )  # fmt: skip
 def test_other_ways_are_gaps(tmp_path: Path, kind: str, recipe: str, field: str) -> None:
     assert field in [gap.field for gap in imported(tmp_path, kind, recipe).gaps]

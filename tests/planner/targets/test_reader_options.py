@@ -17,17 +17,22 @@ OWN = {"hf-trainer": RECIPE, "axolotl": AXOLOTL, "llama-factory": FACTORY, "swif
 # Format -> lines that each leave a gap.
 CHANGES = {
     "hf-trainer": (
-        "attn_implementation: eager", "torch_compile: true", "config_name: mine/small", "config_overrides: n_layer=2",
-        "model_init_kwargs: {num_hidden_layers: 2}", "use_dora: true", 
-        "fsdp: full_shard\nfsdp_config: {xla_fsdp_grad_ckpt: true}", "own_tower: 3",
+        "attn_implementation: eager", "adafactor: true", "use_cpu: true", "config_name: mine/small",
+        "config_overrides: n_layer=2",
+        "model_init_kwargs: {num_hidden_layers: 2}", "use_dora: true",
+        "fsdp: full_shard\nfsdp_config: {xla_fsdp_grad_ckpt: true}", "own_tower: 3", "split_batches: true",
+        "model_init_kwargs: {attn_implementation: eager}", "lora_target_parameters: [experts.up]",
+        "activation_checkpointing_kwargs: {every_n_layers: 2}", "gradient_checkpointing_kwargs: {offload: true}",
     ),
     "axolotl": (
         "peft_use_dora: true", "use_dora: true", "ddp_static_graph: true", "num_labels: 2", "use_vllm: true",
         "use_onebitllms: true", "device_map: balanced", "max_memory: {0: 20GiB}", "eager_attention: true",
-        "lora_rank_pattern: {q_proj: 4}", "peft_trainable_token_indices: [1]", "torch_compile: true",
-        "fsdp_config: {mixed_precision_policy: fp16}",
+        "lora_rank_pattern: {q_proj: 4}", "peft_trainable_token_indices: [1]",
+        "fsdp_config: {mixed_precision_policy: fp16}", "overrides_of_model_config: {num_hidden_layers: 2}",
     ),
-    "llama-factory": ("flash_attn: disabled", "use_unsloth: true", "use_galore: true", "device_map: auto"),
+    "llama-factory": ("flash_attn: disabled", "use_unsloth: true", "use_galore: true", "device_map: auto",
+                      "use_unsloth_gc: true", "use_asft_loss: true", "adafactor: true",
+                      "freeze_trainable_modules: mlp"),
     "swift": ("attn_impl: eager\npacking: false", "use_galore: true", "lisa_activated_layers: 2", "optimizer: muon",
               "task_type: seq_cls", "freeze_vit: false", "freeze_llm: true", "freeze_parameters: [model.layers.0]",
               "quant_method: hqq",
@@ -44,10 +49,19 @@ CHANGES = {
 # Lines beside which nothing is open.
 ASIDE = {
     "hf-trainer": ("dataset_config: all", "dataloader_num_workers: 4", "label_names: [labels]", "run_name: x",
-                   "fsdp: full_shard\nfsdp_config: {use_orig_params: true}", "attn_implementation: flash_attention_2"),
+                   "fsdp: full_shard\nfsdp_config: {use_orig_params: true}", "attn_implementation: flash_attention_2",
+                   "use_rslora: true", "lora_task_type: CAUSAL_LM", "batch_eval_metrics: true", "optim_args: a=1",
+                   "per_gpu_eval_batch_size: 8", "half_precision_backend: auto", "dispatch_batches: true",
+                   "model_init_kwargs: {torch_dtype: bfloat16, use_cache: false}",
+                   "gradient_checkpointing_kwargs: {use_reentrant: false}"),
     "axolotl": ("num_epochs: 3", "use_wandb: true", "ddp_timeout: 600", "lora_mlp_kernel: true",
-                "flash_attention: true", "val_set_size: 0.1", "dataset_processes: 8", "is_llama_derived_model: true"),
-    "llama-factory": ("flash_attn: fa2", "use_fast_tokenizer: true", "ddp_timeout: 600", "dataset_dir: data"),
+                "flash_attention: true", "val_set_size: 0.1", "dataset_processes: 8", "is_llama_derived_model: true",
+                "chunked_cross_entropy: true", "ddp: true", "gc_collect_steps: 3", "loraplus_lr_ratio: 16",
+                "peft: {loftq_config: {loftq_bits: 4}}", "overrides_of_model_config: {rope_theta: 500000.0}",
+                "rope_scaling: {type: linear, factor: 2}"),
+    "llama-factory": ("flash_attn: fa2", "use_fast_tokenizer: true", "ddp_timeout: 600", "dataset_dir: data",
+                      "pissa_init: true", "rope_scaling: linear", "galore_layerwise: true", "pref_beta: 0.1",
+                      "reward_model: x", "freeze_trainable_modules: all", "reserved_label_len: 1"),
     "swift": ("attn_impl: flash_attn", "galore_rank: 64", "lora_alpha: 16", "template: qwen", "dataset: [mine]",
               "freeze_parameters: [visual, visual.merger]", "task_type: causal_lm", "truncation_strategy: delete"),
     "maxtext": ("weight_dtype: float32", "attention: flash", "rope_min_timescale: 1", "sliding_window_size: 0",
@@ -73,7 +87,9 @@ def test_an_option_that_changes_nothing_is_none(tmp_path: Path, kind: str, line:
 
 
 def test_fused_kernels_are_noted(tmp_path: Path) -> None:
-    for kind, line in (("axolotl", "cut_cross_entropy: true"), ("hf-trainer", "use_liger_kernel: true")):
+    for kind, line in (("axolotl", "cut_cross_entropy: true"), ("hf-trainer", "use_liger_kernel: true"),
+                       ("hf-trainer", "torch_compile: true"), ("hf-trainer", "torch_compile_backend: inductor"),
+                       ("axolotl", "torch_compile: auto"), ("llama-factory", "torch_compile: true")):
         notes = imported(tmp_path, kind, f"{OWN[kind]}{line}\n").assumed
         assert f"{line.partition(':')[0]}: priced as without" in notes
 
