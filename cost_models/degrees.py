@@ -22,8 +22,9 @@ def divisors(n: int) -> tuple[int, ...]:
 
 @cache
 def shard_sizes(dp: int, cp: int) -> tuple[int, ...]:
-    """Sizes that the shard group of ZeRO may have, ascending: divisors of dp that shard at all, cp ranks included."""
-    return tuple(d for d in divisors(dp) if d * cp > 1)
+    """Sizes that the shard group of ZeRO may have, ascending: divisors of dp that shard at all, cp ranks included. One
+    rank is a group of itself."""
+    return tuple(d for d in divisors(dp) if d * cp > 1) or (1,)
 
 
 def sequence_parts(x: Mapping[str, Any]) -> tuple[Any, Any]:

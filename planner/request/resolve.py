@@ -89,7 +89,8 @@ class Resolved:
     @cached_property
     def fixes(self) -> tuple[Rule, ...]:
         """One rule per `--fix`."""
-        return tuple(fixed(name, encode(name, value), f"{name}={_spelled(value)}")
+        alone = "zero" in self.target.axes(self.problem)
+        return tuple(fixed(name, encode(name, value), f"{name}={_spelled(value)}", stages_alone=alone)
                      for name, value in self.request.fix.items() if name in FIELD_NAMES)  # fmt: skip
 
     @property

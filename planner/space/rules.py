@@ -240,12 +240,12 @@ WELL_FORMED: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
-def fixed(field: str, value: int, text: str) -> Rule:
+def fixed(field: str, value: int, text: str, *, stages_alone: bool = False) -> Rule:
     """The rule of `--fix field=value`.
 
-    A ZeRO stage fixed without ranks to shard over has no effect, because the space then has z0.
+    A ZeRO stage fixed without ranks to shard over has no effect, because the space then has z0 (but `stages_alone`).
     """
-    if field == "zero":
+    if field == "zero" and not stages_alone:
         fields = ("dp", "cp", field)
         return Rule(f"--fix {text}", fields, lambda x, p: np.asarray((x[field] == value) | (x["dp"] * x["cp"] == 1)),
                     f"{text} was fixed")  # fmt: skip

@@ -75,7 +75,7 @@ class Space:
     problem: Problem
     rules: tuple[Rule, ...] = RULES  # of legality, of the target, and of fixed fields
     # Field that is a switch of the framework (planner/switches), or that few frameworks have (Target.axes) -> the
-    # compared codes; without an entry the first code.
+    # compared codes; without an entry the first code. Under `zero` the stages of a rank that shares with no other.
     switches: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -204,8 +204,9 @@ class Space:
         return dict(zip(RECOMPUTE_FIELDS, np.array(rows, dtype=np.int64).T, strict=True))
 
     def states(self, ranks: int) -> Columns:
-        """ZeRO stage (0 without ranks to shard over, `ranks` = dp x cp) and offload."""
-        rows = [(z, o) for z in range(4 if ranks > 1 else 1) for o in range(len(OFFLOADS))]
+        """ZeRO stage (without ranks to shard over, `ranks` = dp x cp, 0 or those of `switches`) and offload."""
+        stages = range(4) if ranks > 1 else self.switches.get("zero", (0,))
+        rows = [(z, o) for z in stages for o in range(len(OFFLOADS))]
         return dict(zip(STATE_FIELDS, np.array(rows, dtype=np.int64).T, strict=True))
 
     def shards(self, dp: int, cp: int, zero: int) -> tuple[int, ...]:

@@ -59,7 +59,8 @@ class Target:
     # The release and the files of the framework that the rules come from.
     source: str
     rules: tuple[Rule, ...] = ()
-    # Field of PLAIN_AXES (switch_options.py) that the target has -> the codes that a search compares.
+    # Field of PLAIN_AXES (switch_options.py) that the target has -> the codes that a search compares. `zero`: the
+    # stages that it has for a rank that shares its states with no other.
     axes: Callable[[Problem], Mapping[str, tuple[int, ...]]] = lambda problem: {}
     # The freedom of a plan in cutting stages. `even`: none; `layers`: the layers of each chunk; `recompute`: also the
     # number of layers that recompute.

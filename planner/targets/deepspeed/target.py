@@ -218,6 +218,8 @@ TARGET = Target(
         only(_N, "precision", ("bf16", "fp16", "fp32"), "DeepSpeed's JSON has no fp8 recipe"),
         *rules_of(_N),
     ),
+    # One rank has stages as well: offload_optimizer belongs to them, and moves the states of a single GPU.
+    axes=lambda problem: {"zero": tuple(range(4))},
     trainer=Trainer(framework="DeepSpeed", config=CONFIG, job=job, cannot_build=cannot,
                     techniques=techniques.CAN),
 )  # fmt: skip

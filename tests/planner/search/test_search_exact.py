@@ -192,16 +192,19 @@ def random_fixes(rng: random.Random) -> tuple[Rule, ...]:
 
 
 def random_switches(rng: random.Random) -> dict[str, tuple[int, ...]]:
-    """Every other request compares the switches of frameworks, or what is offloaded."""
+    """Every other request compares the switches of frameworks, or what is offloaded; half of these have ZeRO stages of
+    single ranks as well."""
     drawn = rng.random()
     if drawn < 0.5:
         return {}
     other = random.Random(drawn)
     if other.random() < 0.5:
         sends = (0, *sorted(other.sample(range(1, len(OFFLOAD_MODULES)), 2)))
-        return {"offload_layers": tuple(range(4)), "offload_modules": sends}
-    graphs = (0, GRAPH_CODE["attn+moe_router+moe_preprocess"], GRAPH_CODE["full_iteration"])
-    return {"ep_overlap": (0, 1), "cuda_graphs": graphs}
+        compared = {"offload_layers": tuple(range(4)), "offload_modules": sends}
+    else:
+        graphs = (0, GRAPH_CODE["attn+moe_router+moe_preprocess"], GRAPH_CODE["full_iteration"])
+        compared = {"ep_overlap": (0, 1), "cuda_graphs": graphs}
+    return compared | ({"zero": tuple(range(4))} if other.random() < 0.5 else {})
 
 
 def everything(space: Space) -> Layouts | None:

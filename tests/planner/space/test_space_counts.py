@@ -121,9 +121,9 @@ def rows_below(problem: Problem, switches: Switches, pp: int, dp: int, cp: int) 
     recomputes += [(NONE, 0, 0, n) for n in switches.get("offload_layers", ()) if pp == 1 and 0 < n < layers]
     states = [
         (zero, offload, shard)
-        for zero in range(4 if dp * cp > 1 else 1)
+        for zero in (range(4) if dp * cp > 1 else switches.get("zero", (0,)))
         for offload in range(len(OFFLOADS))
-        for shard in ([dp] if zero == 0 else [d for d in dividing(dp) if d * cp > 1])
+        for shard in ([dp] if zero == 0 or dp * cp == 1 else [d for d in dividing(dp) if d * cp > 1])
     ]
     return [(*schedule, *recompute, *state) for schedule in schedules for recompute in recomputes for state in states]
 
@@ -224,6 +224,7 @@ def random_switches(rng: random.Random) -> Switches:
         {"ep_overlap": (0, 1), "cuda_graphs": graphs},
         {"offload_modules": sends, "offload_layers": (0, 1, 2, 3)},
         {"cuda_graphs": graphs, "offload_modules": sends, "offload_layers": (2,)},
+        {"zero": (0, 1, 2, 3)},
     ])  # fmt: skip
 
 
