@@ -18,7 +18,7 @@ from ..space.rules import BATCH
 from ..space.same_layouts import same_layouts
 from ..space.tree import Count
 from ..switches.choices import lacks
-from ..targets.registry import TARGETS
+from ..targets.registry import compared
 from .watch import Watch
 
 _WORTH_SAYING = 0.005  # relative: a smaller difference is not worth a line
@@ -35,8 +35,8 @@ def compare_targets(
     target, workload = resolved.target, resolved.workload
     if target.name == "any" or workload.objective == "memory" or resolved.cluster.gpu.plan_only or watch.cuts:
         return None
-    others = [known for known in TARGETS.values() if known.trainer is not None and not known.built_on
-              and known.name not in (target.name, target.built_on)]  # fmt: skip
+    others = [known for known in compared(resolved.problem, target.name)
+              if known.name not in (target.name, target.built_on)]  # fmt: skip
     without = {known.name: reasons[0] for known in others if (reasons := known.cannot_train(resolved.problem))}
     for known in others:
         if (absent := lacks(known.name, resolved.fixed_switches)) and known.name not in without:

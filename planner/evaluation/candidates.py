@@ -16,7 +16,7 @@ from ..document.base import rounded
 from ..document.candidate import Candidate
 from ..request import headroom
 from ..request.resolve import Resolved
-from ..targets.registry import TARGETS
+from ..targets.registry import TARGETS, compared
 from . import intervals
 from .interruptions import on_spot
 from .intervals import regime_of
@@ -27,8 +27,8 @@ def candidates(resolved: Resolved, staged: Sequence[Staged]) -> tuple[Candidate,
     """One candidate per layout and its stages, in the order given."""
     columns = Layouts.of([choice.layout for choice in staged])
     model, useful = model_flops(resolved.problem), useful_flops(resolved.problem)
-    runs = {name: target.supports(columns, resolved.problem)[1] for name, target in TARGETS.items()
-            if name != "any" and (not target.built_on or name == resolved.target.name)}  # fmt: skip
+    runs = {target.name: target.supports(columns, resolved.problem)[1]
+            for target in compared(resolved.problem, resolved.target.name)}
     if resolved.cluster.gpu.plan_only:
         runs = {name: [f"no target runs on {resolved.cluster.gpu.name}"] * len(staged) for name in runs}
     trains = {name: next(iter(TARGETS[name].cannot_train(resolved.problem)), None) for name in runs}

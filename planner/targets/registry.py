@@ -54,6 +54,18 @@ def able_to_train(problem: Problem) -> list[str]:
     return [known.name for known in TARGETS.values() if known.trainer is not None and not known.cannot_train(problem)]
 
 
+def compared(problem: Problem, own: str) -> list[Target]:
+    """The targets that stand beside `own` and `own` itself, but for `any`. One that is built on another target runs its
+    layouts, and stands there only where it trains a problem that the other cannot, as adapters."""
+
+    def stands(known: Target) -> bool:
+        if not known.built_on or known.name == own:
+            return True
+        return bool(TARGETS[known.built_on].cannot_train(problem)) and not known.cannot_train(problem)
+
+    return [known for known in TARGETS.values() if known.trainer is not None and stands(known)]
+
+
 def who_trains(problem: Problem) -> str:
     """A hint that names the targets that can train a problem."""
     able = able_to_train(problem)

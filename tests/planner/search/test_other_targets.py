@@ -48,6 +48,30 @@ def test_the_best_of_every_target_is_that_of_its_plan() -> None:
         assert (best.layout_id, best.step_s, best.device_bytes) == (there.layout_id, there.step_s, there.device_bytes)
 
 
+def test_targets_that_train_adapters_stand_for_the_one_they_are_built_on() -> None:
+    """accelerate trains none by itself, TRL, LLaMA-Factory and Axolotl on it do. Else its row stands for theirs."""
+    shared: dict[str, Any] = {"model": "qwen2.5-7b", "cluster": "1xrtx-4090", "seq_len": 2048, "global_batch": 16}
+    plan = api.plan(**shared, lora=16)
+    assert plan.by_target is not None
+    built = {"trl", "llama-factory", "axolotl"}
+    assert built == {best.target for best in plan.by_target.best} - {"meshwright"}
+    assert built <= set(plan.best.targets)
+    assert "adapters" in plan.by_target.without["accelerate"]
+    (steps,) = {best.step_s for best in plan.by_target.best if best.target in built}
+    assert steps == api.plan(**shared, lora=16, target="trl").best.step_s
+    assert not built & set(planned("meshwright").best.targets)
+
+
+def test_deepspeed_offloads_the_optimizer_of_a_single_gpu() -> None:
+    """`offload_optimizer` belongs to ZeRO 1 and above, which DeepSpeed has for one rank as well."""
+    shared: dict[str, Any] = {"model": "llama-3.2-1b", "cluster": "1xrtx-4090", "seq_len": 2048, "global_batch": 64}
+    plan = api.plan(**shared, target="deepspeed")
+    assert plan.best.layout["zero"] > 0
+    assert plan.best.layout["offload"] == "opt"
+    for stage in (0, 1, 3):
+        assert api.plan(**shared, target="deepspeed", fix={"zero": stage}).best.layout["zero"] == stage
+
+
 def test_the_fastest_target_names_no_other() -> None:
     plans = [planned(target) for target in ("accelerate", "deepspeed", "megatron", "torchtitan")]
     fastest = min(plans, key=lambda plan: plan.candidates[0].step_s)
