@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from ..scripts import trains
-from . import mindspeed, multimodal
+from . import mindspeed, multimodal, other_releases
 from .encoders import program_of
 
 # Regular expression of options -> their effect.
@@ -17,6 +17,7 @@ CHANGES: Mapping[str, str] = {
     r"--(decoder|encoder)-seq-length": "the model has a second sequence",
     r"--retro-.*": "retrieval: blocks beside those of a decoder",
     **multimodal.EFFECTS,
+    **other_releases.CHANGES,
     r"--heterogeneous-layers-.*": "layers that differ, by a file",
     r"--no-rope-freq": "layers without positions",
     r"--yaml-cfg": "options in another file",
@@ -24,7 +25,7 @@ CHANGES: Mapping[str, str] = {
     r"--(hybrid|dynamic)-context-parallel|--max-seqlen-per-dp-cp-rank|--min-dynamic-context-parallel-size|"
     r"--sequence-packing-scheduler": "context parallelism by the length of each document",
     r"--random-ltd.*": "layers that skip tokens",
-    r"--(mos|kd|load-teacher.*|num-layers-teacher|kd-.*)": "a teacher model beside the one that learns",
+    r"--(mos|kd|kd-temperature)": "a teacher model beside the one that learns",
     r"--compression-training": "compressed layers",
     r"--modelopt-enabled": "a model that ModelOpt builds: other layers, perhaps quantised or beside a teacher",
     r"--(sparsify|pruning-(type|freq)|final-sparsity|balancer|packing|packed-num-gpus)":
@@ -94,7 +95,7 @@ PRICES: Mapping[str, str] = {
 # Parts of harmless unknown options: kernels with the same result, checks, names.
 # Whole words of names of options that the release does not have.
 HARMLESS = (
-    rf"{mindspeed.HARMLESS}|"
+    rf"{mindspeed.HARMLESS}|{other_releases.HARMLESS}|"
     r"^--(export-|enable-gpt-oss$)|"  # of megatron/post_training, which --modelopt-enabled switches on
     r"^--(rank|world[-_]size|local-rank|dist[-_]url)$|"  # of a process, given by its launcher
     # Ascend/MindSpeed-LLM c77308a1: weights of the Hub, converted first, and files on folders of one node.

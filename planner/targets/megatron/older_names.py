@@ -21,6 +21,7 @@ from . import (
     mindspeed,
     multimodal,
     older_hybrids,
+    other_releases,
     retrieval,
     vocabulary,
     zero_bubble,
@@ -58,6 +59,7 @@ OLDER: Mapping[str, Option] = {
     **llama_forks.OPTIONS,
     **multimodal.OPTIONS,
     **older_hybrids.OPTIONS,
+    **other_releases.OPTIONS,
     **retrieval.OPTIONS,
     **vocabulary.OPTIONS,
     # Forks accept more values than a release. The entry of an option checks each value.
@@ -268,6 +270,7 @@ def _batch(arguments: Arguments) -> None:
 
 
 _READERS: tuple[Callable[[Arguments], None], ...] = (
+    other_releases.modernise,
     mindspeed.modernise, megablocks.modernise, llama_forks.modernise, older_hybrids.modernise, zero_bubble.modernise,
     encoders.modernise, multimodal.modernise, _recompute, _names, _positions, _attention, _experts, _stages, _sequence,
     _replicas, engine_json.modernise, _batch,

@@ -1,0 +1,158 @@
+"""Options of other releases and forks than the recorded ones, decided by what their source does with each.
+
+Sources: all tags of NVIDIA/Megatron-LM from v1.0 to core_v0.19.0 and main of August 2026,
+megatron/training/arguments.py and its readers; deepspeedai/Megatron-DeepSpeed, bigscience-workshop/Megatron-DeepSpeed,
+argonne-lcf/Megatron-DeepSpeed, alibaba/Pai-Megatron-Patch a098ca5a (megatron_patch/arguments.py, model/qwen2/moe),
+HabanaAI/Megatron-LM, HabanaAI/Megatron-DeepSpeed, swiss-ai/Megatron-LM, Ascend/MindSpeed 028de58c, Ascend/AscendSpeed,
+HYGON-AI/Megatron-LM-das (hcu_megatron), genggui001/Megatron-DeepSpeed-Llama (megatron/model/llama_model.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..argv import Arguments
+from ..option_lists import Option
+
+# Name of a fork or of an older release -> today's, with the same value.
+RENAMED = {
+    "--use-custom-fsdp": "--use-megatron-fsdp", "--decoder-tp-comm-overlap": "--tp-comm-overlap",
+    "--use-mistral-rotary-position-embeddings": "--use-rotary-position-embeddings", "--rotary-theta": "--rotary-base",
+    "--moe-topk": "--moe-router-topk", "--rotary-scale-factor": "--rotary-seq-len-interpolation-factor",
+}  # fmt: skip
+# Option -> the type of its value, the value at which it changes nothing, and its effect at any other.
+_NEUTRAL: Mapping[str, tuple[str, Any, str]] = {
+    "--remote-device": ("str", "none", "weights are made on the host"),
+    "--num-seq-splits": ("int", 1, "sequences in parts, by another schedule"),
+    "--seq1f1b-splits": ("int", 1, "sequences in parts, by another schedule"),
+    "--pipe-sp-splits": ("int", 1, "sequences in parts, by another schedule"),
+    "--ampipe-degree": ("int", 1, "attention and experts in turns"),
+    "--moe-num-capacity-bins": ("int", 0, "experts padded to one of several capacities"),
+    "--moe-capacity-bins-num": ("int", 0, "experts padded to one of several capacities"),
+    "--schedule-method": ("str", "vanilla", "another schedule"),
+    "--output-layer-slice-num": ("int", 1, "a head in slices"),
+    "--cla-share-factor": ("int", 1, "keys and values that layers share"),
+    "--num-residual-streams": ("int", 1, "several residual streams"),
+}  # fmt: skip
+_EXTENDS, _SHARES, _SHARED = "--moe-extended-tp", "--enable-shared-expert", "--shared-moe-ffn-hidden-size"
+_WINDOWS = ("--sliding-window", "--sliding-window-size")
+_ALPHA, _ALIBI, _LIMITED = "--rope-alpha", "--use-alibi-position-embeddings", "--moe-router-topk-limited-devices"
+OPTIONS: Mapping[str, Option] = {
+    **{name: Option(name, kind) for name, (kind, _, _) in _NEUTRAL.items()},
+    **{name: Option(name, "flag") for name in (_EXTENDS, _SHARES, _ALIBI, "--use-custom-fsdp",
+                                               "--decoder-tp-comm-overlap",
+                                               "--use-mistral-rotary-position-embeddings")},
+    **{name: Option(name, "int") for name in (_SHARED, _LIMITED, *_WINDOWS, "--moe-topk", "--rotary-scale-factor",
+                                              "--rotary-theta")},
+    _ALPHA: Option(_ALPHA, "float"),
+}  # fmt: skip
+# Regular expression of options that no plan has -> their effect.
+CHANGES: Mapping[str, str] = {
+    r"--(ds-)?inference": "inference: no training",
+    r"--pipeline-model-parallel-split-rank": "stages of an encoder before those of a decoder",
+    r"--standalone-embedding-stage": "a stage for the embedding alone",
+    r"--num-experts-switch": "experts of Switch, all of them on every rank",
+    r"--enable-zbh1-pipeline|--optimized-pipeline|--use-nanopipe(-swap)?": "another schedule",
+    r"--ds-sequence-parallel-fpdt": "sequences in chunks",
+    r"--use-bnb-optimizer": "states of another size",
+    r"--te-precision-config-file|--(use-)?kitchen-.*": "layers in another precision",
+    r"--perform-rl-step": "rewards: passes beside those of a training step",
+    r"--use-mics": "shards over part of the ranks",
+    r"--(enable-dynamic-)?grad[-_]comp": "compressed gradients",
+    r"--use-quantize-comm": "quantised messages",
+    r"--scheduler-batch-size": "a batch that changes",
+    r"--output-logit-dtype": "logits in another precision",
+    r"--(xielu|xiprelup?)": "an activation that no plan has",
+    r"--no-(final|attn|mlp)-layernorm|--post-layer-norm": "norms in other places",
+}
+_OF_DEEPSPEED = (
+    r"tile-factor|memory-centric-tiled-linear|load-teacher|(num-layers|hidden-size|num-attention-heads|num-experts)-teacher|"
+    r"kd-(alpha-ce|beta-ce|temp)|force-ds-sequence-parallel|disable-mem-efficient-ln|"
+    r"disable-moe-top2-2nd-expert-sampling|ds-sequence-parallel-fpdt-(chunk-size|offloading)|"
+    r"enable-zbh1-exact-semantics|multiprocessing-context|blend-sample-in-corpus|"
+    r"(schedulefree|sophiag|dshampoo|adan|muonclip|muonadamw)-.*|train-range-to-skip|timescale|"
+    r"(adjust-)?word-embedding-init(-std)?|mean-noise-span-length|noise-density"
+)
+_OF_MEGATRON = (
+    r"no-contiguous-buffers-in-local-ddp|overlap-p2p-communication|no-delay-grad-reduce|delay-param-gather|"
+    r"align-param-gather|renormalize-blend-weights|enable-one-logger|(rl|langrl|grpo|inference|otel|gtp)-.*|"
+    r"keep-fp8-transpose-cache-when-using-custom-fsdp|muon-(use-nesterov|ns-steps|use-syrk)|moe-token-dropping|"
+    r"moe-(jitter-eps|lbl-in-fp32)|fp32-allreduce|min-scale|disable-chunked-prefill"
+)
+_OF_PATCHES = (
+    r"cvcuda-image-processing|adaptive-seq-len|generation-length|(source|target)-seq-len|num-fewshot|time|verbosity|"
+    r"transformer-type|train-mode|optimizer-offload-(auto-threshold|chunk-size|policy)|online-evaluation-config|"
+    r"moe-input-feature-slicing|disable-parallel-output|fix-old-xielu"
+)
+_OF_HABANA = (
+    r"cache-fp8-weight(-fwd)?|fp8-(amax-reduce|manual-mode)|moe-capacity-bins-.*|moe-configured-bins|"
+    r"(start-|end-)?check-tp-norm(-type|-iter)?|fix-position-emb-redundant-alloc|use-torch-compiled-autograd|"
+    r"compile-from-sec-mini-batch|compiled-autograd-fallback-mode|micro-batch-sync-interval|moe-permuted-weights|"
+    r"moe-router-fp32|moe-token-distribution-logging(-interval)?|attention-per-layer-logging|attention-z-loss-coeff|"
+    r"disable-doc-shuffling|batch-sched-samples"
+)
+_OF_ASCEND = (
+    r"(pre|next)-tockens|sparse-mode|optimization-level|use-deter-comp|hccl-(slice-size|op-mode|ep-group-.*)|"
+    r"skip-bias-add|op-cal-tflops|cp-attention-mask-type|attention-mask-on-cpu|fill-neg-inf|alibi-diagonal-opposite|"
+    r"coc-(mode|parallel-num)|use-mc2|moe-alltoall-mc2|moe-bmm-mc2|use-multiparameter-pipeline-model-parallel|"
+    r"tp-[xy]|nd[12]-dim1-size|moba-(calc-method|chunk-size|topk)|pipe-experts-.*|ampipe-tp-sp-comm-overlap|"
+    r"moe-no-drop|no-use-rts|noisy-gate-policy|moe-use-sinkhorn|moe-model-type|moe-dynamic-padding|input-jitter|"
+    r"moe-(comm|device-level)-aux-loss-coeff|fix-router|moe-revert-type-after-topk|aiqos(-.*)?|ttp-.*|npu-datadump|"
+    r"enable-(high-availability|hbmfault-repair|worker-reboot|elastic-training|mg2hf-convert|thinking)|cut-max-seqlen|"
+    r"distributed-optimizer-no-replica|drop-thinking|use-triton-.*|swap-(modules|optimizer-times)|"
+    r"optimizer-selection|fix-sub-seq-length|use-dsa-absorb|use-glm-rope"
+)
+_OF_HYGON = (
+    r"use-hip-profiler|reproduce|use-optimizer-feature|rank-adjust-window-size|(iteration|gradient)-sample-ratio|"
+    r"quant-(comm-bits|group-size|scale-dtype)|sync-free-moe-backend|turbo-.*|use-primus-.*|enable-sync-free-moe|"
+    r"enable-pre-init-ep-overlap-streams|schedule-timer-(start|end)|(save-)?flux-.*|disable-bw-flux-gemmrs-op|"
+    r"parallel-linear-impl|pipe-sp-strategy|seq1f1b-balance-method|mhc-.*|num-layers-to-build"
+)
+# Options that change no layout, model or batch: kernels, logs, data, and companions of an option that CHANGES or
+# another part of the reader names. Some forks have underscores for hyphens.
+_NAMES = f"{_OF_DEEPSPEED}|{_OF_MEGATRON}|{_OF_PATCHES}|{_OF_HABANA}|{_OF_ASCEND}|{_OF_HYGON}".replace("-", "[-_]")
+HARMLESS = rf"^--({_NAMES})$"
+
+
+def modernise(arguments: Arguments) -> None:
+    """Renames options, drops those at the value that changes nothing, and names the gaps of the others."""
+    given = arguments.settings
+    for old, new in RENAMED.items():
+        if old in given:
+            arguments.replace(old, {new: given[old]})
+    for name, (_, neutral, effect) in _NEUTRAL.items():
+        if name in given and (value := given.pop(name)) != neutral:
+            arguments.gap(name, f"`{value}`: {effect}")
+    _experts(arguments)
+    _positions(arguments)
+    for name in _WINDOWS:
+        if name in given:
+            arguments.replace(name, {"--window-size": f"{given[name] - 1},0"} if given[name] else {})
+
+
+def _experts(arguments: Arguments) -> None:
+    """Experts over ranks of tp and ep together (core_v0.5.0 to core_v0.9.0), groups of them, Pai's shared ones."""
+    given = arguments.settings
+    if _EXTENDS in given:
+        ranks = given.get("--tensor-model-parallel-size", 1) * given.get("--expert-model-parallel-size", 1)
+        given |= {"--expert-tensor-parallel-size": ranks, "--expert-model-parallel-size": 1}
+        del given[_EXTENDS]
+    if _LIMITED in given:
+        ranks = given.get("--expert-model-parallel-size", 1)
+        arguments.replace(_LIMITED, {"--moe-router-num-groups": ranks, "--moe-router-group-topk": given[_LIMITED]})
+    if given.pop(_SHARES, False) and _SHARED in given:
+        arguments.replace(_SHARED, {"--moe-shared-expert-intermediate-size": given[_SHARED],
+                                    "--moe-shared-expert-gate": True})  # fmt: skip
+    given.pop(_SHARED, None)
+
+
+def _positions(arguments: Arguments) -> None:
+    """Alibi, and --rope-alpha: a base of alpha^(d / (d - 2)) times its size, with d rotated dimensions of a head."""
+    given = arguments.settings
+    if given.get(_ALIBI):
+        arguments.replace(_ALIBI, {"--position-embedding-type": "alibi"})
+    alpha, heads, hidden = given.pop(_ALPHA, 1.0), given.get("--num-attention-heads", 0), given.get("--hidden-size", 0)
+    if alpha > 1 and heads and (size := given.get("--kv-channels", hidden // heads)) > 2:
+        given["--rotary-base"] = round(given.get("--rotary-base", 10_000) * alpha ** (size / (size - 2)))
+        arguments.notes.append(f"{_ALPHA} {alpha:g}: a rotary base of {given['--rotary-base']:,}")
