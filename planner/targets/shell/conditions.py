@@ -127,6 +127,11 @@ def is_condition(nodes: list[Node]) -> bool:
     return len(nodes) == 1 and is_test(nodes[0])
 
 
+def reads(nodes: list[Node]) -> bool:
+    """Whether commands are one that reads lines: `while read NAME`."""
+    return len(nodes) == 1 and isinstance(nodes[0], Simple) and [word.raw for word in nodes[0].words[:1]] == ["read"]
+
+
 def depends_on(node: Node, expander: Expander) -> list[str]:
     """The names and calls that a condition depends on."""
     match node:

@@ -16,6 +16,10 @@ SHELL_FLAGS = ("-c", "-lc", "-xc", "-ec")
 _STARTERS = (*SHELLS, "srun", "sbatch", "salloc", "qsub", "mpirun", "mpiexec", "exec", "nohup", "env", "time", "setsid",
              "singularity", "apptainer", "docker", "enroot", "numactl", "jsrun", "aprun", "flux", "ssh",
              "pdsh")  # fmt: skip
+# Commands that start no training.
+SILENT = ("echo", "printf", "exit", "return", "break", "continue", "trap", "cd", "pushd", "popd", "mkdir", "rm", "cp",
+          "wait", "sleep", "sed", "grep", "cat", "tee", "module", "conda", "pip", "ls", "touch", "kill",
+          "wget")  # fmt: skip
 _SCRIPT = re.compile(r".+\.(sh|bash|slurm|sbatch|pbs|job)")
 
 

@@ -12,14 +12,15 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 
-from .conditions import both, depends_on, either, ends, holds, is_condition, is_test
+from .builtins import changes_variables
+from .conditions import both, depends_on, either, ends, holds, is_condition, is_test, reads
 from .documents import passed_scripts
 from .expansion import Expander
 from .filled import filled
 from .followed import Command, Followed
 from .getopts import next_option
 from .jobs import slurm_variables, started_by
-from .nearby import passed_text, started_script, text_of
+from .nearby import SHELLS, SILENT, passed_text, started_script, text_of
 from .outputs import output
 from .scanner import Word
 from .syntax import DECLARES, Assignment, Case, Chain, Function, Group, If, Loop, Negated, Node, Simple, parse
@@ -28,9 +29,6 @@ from .ways import agreed
 
 # Limit of followed commands and loop rounds, against endless scripts.
 _MOST_COMMANDS, _MOST_ROUNDS, _MOST_DEPTH = 20_000, 200, 40
-_SILENT = ("echo", "printf", "exit", "return", "break", "continue", "trap", "cd", "pushd", "popd", "mkdir", "rm", "cp",
-           "wait", "sleep", "sed", "grep", "cat", "tee", "module", "conda", "pip", "ls", "touch", "kill",
-           "wget")  # fmt: skip
 
 
 def follow(
@@ -144,6 +142,9 @@ class _Runner:
                 self.out.variables.values[node.name] = item
                 self.block(node.body)
             return
+        if node.condition is not None and reads(node.condition):  # once: only a run knows the lines of a file
+            self._either_way([[*node.condition, *node.body], []], ["read"])
+            return
         if node.condition is None or not is_condition(node.condition):
             return
         for _ in range(_MOST_ROUNDS):
@@ -189,21 +190,12 @@ class _Runner:
         return self._started(name, words, [self._outer_line or own for _, own in fields], line)
 
     def _started(self, name: str, words: list[str], lines: list[int], line: int) -> bool | None:
-        if name in (*DECLARES, *_SILENT):
+        if name in (*DECLARES, *SILENT) or changes_variables(words, self.out.variables, self.out.files):
             return True
-        if name == "shift":
-            self.out.variables.shift(int(words[1]) if len(words) > 1 and words[1].isdigit() else 1)
-        elif name == "unset":
-            for variable in words[1:]:
-                self.out.variables.values.pop(variable, None)
-        elif name == "set":
+        if name == "set":
             self._exports_all = "-a" in words or "allexport" in words or (self._exports_all and "+a" not in words)
             if "--" in words:
                 self.out.variables.arguments = words[words.index("--") + 1 :]
-        elif name == "read":
-            whole = self.out.files.pop("", None) if "-d" in words else None  # read -d '' NAME <<EOF
-            for variable in words[1:]:
-                self.out.variables.values[variable] = whole or mark(UNKNOWN, f"${variable}")
         elif name in (".", "source"):
             self._source(words[1:], line)
         elif name == "eval":
@@ -218,8 +210,13 @@ class _Runner:
         """Follows text that a command passes to a shell: `bash -c "..."`, `srun sh -c "..."`, `ssh host "..."`."""
         if (found := passed_text(words)) is None:
             return False
-        outer, self._around = self._around, (*self._around, *words[: found[0]])
-        self._text(found[1], line)
+        (place, text), outer = found, self._around
+        self._around = (*self._around, *words[:place])
+        if posixpath.basename(words[place]) in SHELLS:
+            passed = self.out.variables.passed({*self._given, *self._passed}, list(words[place + 4 :]))
+            self._process(text, line, passed)
+        else:
+            self._text(text, line)
         self._around = outer
         return True
 
@@ -251,7 +248,7 @@ class _Runner:
             self.out.not_there.setdefault(posixpath.basename(shown(words[0])), line)
 
     def _script(self, words: list[str], line: int) -> bool:
-        """Follows another script that a command starts, in a process of its own, so its variables end with it."""
+        """Follows another script that a command starts."""
         if (place := started_script(words)) is None:
             return False
         name = shown(words[place])
@@ -261,11 +258,15 @@ class _Runner:
         before, scheduler = self.out.variables, slurm_variables(text) | started_by(words[:place])
         variables = before.passed({*self._given, *self._passed, *scheduler}, list(words[place + 1 :]))
         variables.values |= scheduler
-        self.out.variables = variables
+        self._process(text, line, variables)
+        return True
+
+    def _process(self, text: str, line: int, variables: Variables) -> None:
+        """Follows text in a process of its own, whose variables end with it."""
+        before, self.out.variables = self.out.variables, variables
         self._text(text, line)
         self.out.inner = self.out.variables.values | self.out.inner
         self.out.variables = before
-        return True
 
     def _call(self, function: Function, arguments: list[str], line: int) -> None:
         if self._depth >= _MOST_DEPTH:

@@ -24,6 +24,9 @@ SCRIPTS = {
     "printed by functions": 'f() { echo --a $1; if [ $1 -gt 1 ]; then echo --b; else echo --c; fi; '
                             '[[ $1 = 2 ]] && echo "2 3"; }; g() { echo $(f $1) --d; }; show $(f 2) $(f 1) "$(g 1)"',
     "eval": "cmd='show a \"b c\"'; eval $cmd; eval \"show $HOMELESS d\"",
+    "a shell of its own": "A=1; export B=2; C=3 bash -c 'show $A $B $C end; B=9'; show $A $B; "
+                          "bash -c 'show $1 $2 end' x one two",
+    "lines that are read": 'A=1; while read N; do A=2; B=3; done < /dev/null; show end',
     "shell in a string": "bash -c \"show inner '1 2'\"; sh -c 'show plain'",
     "lines": "show a \\\n  b \\\n  c # comment\nA=\"\n  --x 1 \\\n  --y 2\n\"\nshow $A",
     "set": "set -- p q r; shift; show $1 $# $@",
@@ -84,3 +87,11 @@ def test_a_here_document_and_a_sourced_file() -> None:
 def test_text_that_is_no_shell_stops_nothing(text: str, words: list[str] | None) -> None:
     found = followed(text)
     assert words is None or found[-1] == words
+
+
+def test_a_loop_over_lines_that_are_read() -> None:
+    """Its body may run any number of times: what it starts is found, and a variable that it changes is not known."""
+    script = 'N=0\nwhile IFS= read -r H; do N=$((N+1)); K=4; show "$H" $K; done < hosts\nshow $N'
+    inside, after = follow(script).commands
+    assert (shown(inside.words[1]), inside.words[2]) == ("$H", "4")
+    assert marks(after.words[1])
