@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from ....errors import FieldProblem
 from ..argv import Arguments
@@ -11,7 +12,6 @@ from ..option_lists import Option
 CHANGES: Mapping[str, str] = {
     r"zero_optimization\.mics_shard_size": "shards over part of the ranks",
     r"sparse_attention.*": "sparse attention",
-    r"data_efficiency.*": "layers or tokens that are left out",
     r"pipeline\.(?!activation_checkpoint|seed_layers|use_reentrant).*": "a division of its own",
     r"hybrid_engine.*": "generation beside the training",
     r"quantize_training.*": "quantised weights",
@@ -39,6 +39,7 @@ PRICES: Mapping[str, str] = {
     r"compile": "compiled kernels",
     r"eigenvalue": "passes beside those of a step",
     r"curriculum_learning|autotuning": "lengths or a batch that change",
+    r"data_efficiency.*": "layers that skip tokens, or lengths that change",
 }  # fmt: skip
 # deepspeed/runtime/config.py asserts it.
 EXCLUSIVE = (("bf16.enabled", "fp16.enabled"),)
@@ -87,6 +88,7 @@ def modernise(arguments: Arguments) -> None:
     if given.get(ratio, 1) != 1:
         arguments.gaps.append(FieldProblem("keeps a part of the states on the host", ratio,
                                            arguments.files.get(ratio, ""), arguments.lines.get(ratio, 0)))  # fmt: skip
+    _data_efficiency(arguments)
     types = given.get("data_types")
     if isinstance(types, Mapping) and types.get("grad_accum_dtype") not in (None, "fp32"):
         arguments.gaps.append(FieldProblem(
@@ -122,6 +124,30 @@ def _name_switches(arguments: Arguments) -> None:
     open_fields = {doubt.field for doubt in arguments.unclear}
     if stage in arguments.lines and stage not in given and stage not in open_fields:
         arguments.gap(stage, "is `auto`: the trainer fills it in")
+
+
+def _data_efficiency(arguments: Arguments) -> None:
+    """Layers that skip tokens are a gap; orders and lengths of samples are priced at the length that they grow to.
+
+    deepspeed 0.19, runtime/data_pipeline/constants.py: every block is off unless it has `enabled`.
+    """
+
+    def on(block: Mapping[str, Any], *path: str) -> bool:
+        for name in path:
+            inner = block.get(name)
+            if not isinstance(inner, Mapping) or not inner.get("enabled", False):
+                return False
+            block = inner
+        return True
+
+    name = "data_efficiency"
+    block = {name: arguments.settings.pop(name, None)}
+    if on(block, name, "data_routing", "random_ltd"):
+        arguments.gap(name, "layers that skip tokens (random_ltd)")
+    if on(block, name, "data_sampling", "dynamic_batching"):
+        arguments.gap(name, "a batch that follows the lengths of samples (dynamic_batching)")
+    if on(block, name, "data_sampling", "curriculum_learning"):
+        arguments.notes.append(f"{name}: priced at the length that sequences grow to")
 
 
 def _precision(arguments: Arguments) -> None:

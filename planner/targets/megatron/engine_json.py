@@ -79,6 +79,7 @@ def _read_json(arguments: Arguments, path: str) -> int:
     facts = without_rounding(read_facts(inner, DEEPSPEED.table(options)), inner)
     arguments.problems += inner.problems_under(CONFIG)
     arguments.gaps += inner.gaps
+    arguments.notes += [note for note in inner.notes if note not in arguments.notes]
     for name in facts.get(FACT, {}):
         arguments.gap(CONFIG, f"{name}, which is no technique of Megatron")
     if facts.get("offload") == "opt":

@@ -241,6 +241,25 @@ def test_sequences_that_grow_are_priced_at_their_last_length(tmp_path: Path) -> 
         "curriculum_learning: priced at the length that sequences grow to"]  # fmt: skip
 
 
+@pytest.mark.parametrize(("block", "gaps", "notes"), [
+    ('"enabled": true, "data_routing": {"enabled": true, "random_ltd": {"enabled": true}}',
+     ["layers that skip tokens (random_ltd)"], 0),
+    ('"enabled": true, "data_routing": {"random_ltd": {"enabled": true}}', [], 0),
+    ('"data_routing": {"enabled": true, "random_ltd": {"enabled": true}}', [], 0),
+    ('"enabled": true, "data_sampling": {"enabled": true, "curriculum_learning": {"enabled": true}}', [], 1),
+    ('"enabled": true, "data_sampling": {"enabled": true, "dynamic_batching": {"enabled": true}}',
+     ["a batch that follows the lengths of samples (dynamic_batching)"], 0),
+])  # fmt: skip
+def test_data_efficiency_of_deepspeed(tmp_path: Path, block: str, gaps: list[str], notes: int) -> None:
+    """deepspeed 0.19, runtime/data_pipeline/constants.py: a block is on only with those around it."""
+    (tmp_path / "ds.json").write_text(f'{{"zero_optimization": {{"stage": 1}}, "data_efficiency": {{{block}}}}}')
+    script = f"deepspeed pretrain_gpt.py {SIZES} --micro-batch-size 1 --global-batch-size 16 --fp16 --deepspeed "
+    (tmp_path / "run.sh").write_text(f"WORLD_SIZE=8\n{script} --deepspeed_config ds.json\n")
+    found = import_config("megatron-args", [tmp_path / "run.sh", tmp_path / "ds.json"], {"gpu": "h100-sxm-80gb"})
+    assert [gap.message for gap in found.gaps] == gaps
+    assert len([note for note in found.assumed if note.startswith("data_efficiency: ")]) == notes
+
+
 def test_options_of_megatron_llama(tmp_path: Path) -> None:
     """alibaba/Megatron-LLaMA 25306de8: its causal head is a matrix of its own, its optimizer keeps shares of states."""
     added = "--RMSNorm --swiglu --causal-lm --overlapped-distributed-optimizer --reduce-bucket-size=2e8"
