@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -118,6 +118,21 @@ def judge(arguments: Arguments, reading: Reading, table: Table) -> None:
     known = {(gap.field, gap.message) for gap in arguments.gaps}
     arguments.gaps += [gap for gap in gaps if (gap.field, gap.message) not in known]
     arguments.unclear = []
+
+
+def pass_over(arguments: Arguments, framework: str, known: Collection[str], reading: Reading) -> None:
+    """Drops unknown options outside of blocks, with a sentence, for a framework that looks for its own alone. known:
+    those of the framework; one that is near to one of them stays, and so does one with an effect that is known, and all
+    of a file without an option of the framework."""
+    if not arguments.settings:
+        return
+    dropped = [name for name in arguments.unknown if "." not in name and name not in known
+               and not reading.change_of(name) and not reading.says_nothing(name) and name not in arguments.off
+               and not nearest(name, known, cutoff=0.85)]  # fmt: skip
+    for name in dropped:
+        del arguments.unknown[name]
+    if dropped:
+        arguments.notes.append(f"{', '.join(dropped)}: {framework} has no such option and passes over it")
 
 
 def read_facts(arguments: Arguments, table: Table) -> Facts:

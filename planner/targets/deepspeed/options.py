@@ -114,8 +114,11 @@ def _recompute_write(setup: Setup) -> Settings:
 
 
 def _recompute_read(settings: Settings, facts: Facts) -> Facts:
-    full = settings.get(f"{PYTHON}.RECOMPUTE") or settings.get("pipeline.activation_checkpoint_interval")
-    return {"recompute": {"mode": "full" if full else "none"}}
+    names = (f"{PYTHON}.RECOMPUTE", "pipeline.activation_checkpoint_interval")
+    mode = {"recompute": {"mode": "full" if any(settings.get(name) for name in names) else "none"}}
+    if not settings.keys().isdisjoint(names):
+        return mode
+    return mode | {"notes": [*facts.get("notes", []), "recomputation is not in DeepSpeed's JSON: none is taken"]}
 
 
 TABLE = Table((

@@ -21,9 +21,9 @@ from ..documents import nested, read_config
 from ..framework_parser import FrameworkParser
 from ..launch_config import LaunchConfig
 from ..launchers.base import Job, torchrun
-from ..option_lists import OptionList
+from ..option_lists import OptionList, option_list
 from ..other_layers import masked_squares, whole_mixers, whole_sequences
-from ..reading import Reading
+from ..reading import Reading, pass_over
 from ..setup import Setup
 from ..switch_options import rules_of
 from ..train_script import DEFAULTS, TRAIN_FILE, train_script
@@ -165,6 +165,12 @@ def _read_together(files: Mapping[str, str], options: OptionList, given: Sequenc
     return arguments
 
 
+def _modernise(arguments: Arguments) -> None:
+    """DeepSpeedConfig asks for its own keys outside of blocks (deepspeed/runtime/config.py)."""
+    pass_over(arguments, "DeepSpeed", option_list(_N)[0].options, CONFIG.reading)
+    modernise(arguments)
+
+
 CONFIG = LaunchConfig(
     main_file=MAIN_FILE,
     more_files=(f"{PYTHON}.py",),
@@ -176,8 +182,7 @@ CONFIG = LaunchConfig(
     conflicts=conflicts,
     import_format=_N,
     prices=PRICES,
-    reading=Reading(older=OLDER, modernise=modernise, changes=CHANGES, harmless=HARMLESS, exclusive=EXCLUSIVE,
-                    forked="DeepSpeed"),
+    reading=Reading(older=OLDER, modernise=_modernise, changes=CHANGES, harmless=HARMLESS, exclusive=EXCLUSIVE),
     parser=FrameworkParser(
         script=Path(__file__).with_name("parser.py"),
         case=lambda files, setup: {

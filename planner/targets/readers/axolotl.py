@@ -9,8 +9,9 @@ from collections.abc import Mapping
 
 from .. import adapter_choices
 from ..argv import Arguments
+from ..option_lists import option_list
 from ..options import Facts, NoCounterpartError, Settings
-from ..reading import Reading
+from ..reading import Reading, pass_over
 from . import accelerator_block, engine_files, preferences
 from . import transformers_family as family
 from .reader import Reader, reads, value
@@ -58,7 +59,7 @@ def _degrees(settings: Settings, facts: Facts) -> Facts:
 
 _PLACES = "device_map"
 # The model that gives the shapes, often base_model once more; fields of its config, of which positions change no step.
-_SHAPES, _FIELDS = "base_model_config", "overrides_of_model_config"
+_SHAPES, _FIELDS, _ALIAS = "base_model_config", "overrides_of_model_config", "model_config"
 _POSITIONS = {"rope_scaling", "rope_theta", "rope_parameters", "max_position_embeddings"}
 
 
@@ -67,9 +68,13 @@ def _modernise(arguments: Arguments) -> None:
         del arguments.settings[_PLACES]
     if arguments.settings.get(_SHAPES) == arguments.settings.get("base_model"):
         arguments.settings.pop(_SHAPES, None)
+    if _ALIAS in arguments.settings:
+        arguments.replace(_ALIAS, {_FIELDS: arguments.settings[_ALIAS]})
     if isinstance(fields := arguments.settings.get(_FIELDS), Mapping) and _POSITIONS.issuperset(fields):
         del arguments.settings[_FIELDS]
     preferences.of_axolotl(arguments)
+    if not arguments.settings.get("plugins"):  # which have options of their own
+        pass_over(arguments, "Axolotl", option_list("axolotl")[0].options, READER.reading)
     family.modernise(arguments, block_alone=True)
 
 
@@ -86,7 +91,7 @@ READER = Reader(
         "lora_target_modules": "any", "lora_target_linear": "bool", "load_in_4bit": "bool", "load_in_8bit": "bool",
         "sample_packing": "bool", "batch_flattening": "any",
         "attn_implementation": "any", "eager_attention": "any", "rl": "any", "rl_adapter_ref_model": "any",
-        "reward_model": "any", _PLACES: "any", _SHAPES: "str", _FIELDS: "any",
+        "reward_model": "any", _PLACES: "any", _SHAPES: "str", _FIELDS: "any", _ALIAS: "any",
         _EXPERTS: "bool", **dict.fromkeys(_DEGREES, "int"),
     },
     entries=(

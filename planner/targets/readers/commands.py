@@ -31,6 +31,10 @@ RANKS, PROGRAM = "ranks of the command", "program of the command"
 _WRITTEN = "files of the script"
 _OPTIONS_FILE = re.compile(r".+\.(ya?ml|json)")
 _OF_RUN = re.compile(r"\s*(num_processes|num_machines|machine_rank|main_process_\w+):")
+# Options that sweeps change and no step depends on: jobs that differ in them alone are one.
+_ASIDE = re.compile(r"learning_rate|lr|lr_\w+|min_lr|(data_)?seed|output_dir|(run|exp|experiment)_name|wandb_\w+|"
+                    r"warmup_\w+|weight_decay|num_train_epochs|num_epochs|max_steps|dataset(_\w+)?|data_(path|dir)|"
+                    r"train_file|beta|(logging|save|eval|hub|adam)_\w+|report_to|lora_(alpha|dropout)|temperature")  # fmt: skip
 _NULLS = ("null", "Null", "NULL", "~")
 Load = Callable[[str, str, Sequence[str]], Document]
 
@@ -100,8 +104,8 @@ def _elsewhere(program: str, followed: Followed) -> FieldProblem:
 def only(path: str, jobs: Sequence[Command], documents: Sequence[Document], given: Sequence[str]) -> Document:
     """The document of the jobs of a script, or of the one that --arg chooses. Raises InputError where it chooses none
     of several with different options."""
-    unlike = [place for place, made in enumerate(documents)
-              if all(made.data != other.data for other in documents[:place])]  # fmt: skip
+    bearing = [{name: value for name, value in made.data.items() if not _ASIDE.fullmatch(name)} for made in documents]
+    unlike = [place for place, made in enumerate(bearing) if made not in bearing[:place]]
     if len(unlike) == 1:
         return documents[0]
     options = [{name: value for name, value in documents[place].data.items() if name not in (RANKS, PROGRAM, _WRITTEN)}

@@ -13,7 +13,7 @@ from .. import adapter_choices
 from ..argv import Arguments
 from ..options import Facts, Settings
 from ..reading import Reading
-from . import accelerator_block, commands, engine_files, own_programs, preferences, qlora
+from . import accelerator_block, commands, engine_files, own_names, own_programs, preferences, qlora
 from . import transformers_family as family
 from .reader import Reader, reads, value
 
@@ -50,7 +50,7 @@ _KINDS = {
     "torch_dtype": "str", "attn_implementation": "any", "loss_type": "any", "reward_funcs": "any",
     "num_generations": "any", "num_iterations": "any", "precompute_ref_log_probs": "any",
     "max_prompt_length": "int", "max_completion_length": "int", _RECOMPUTES: "bool", _OLDER_MICRO: "int",
-    "model_init_kwargs": "any", "vllm_mode": "any", **qlora.KINDS,
+    "model_init_kwargs": "any", "vllm_mode": "any", **qlora.KINDS, **own_names.KINDS,
 }  # fmt: skip
 _CHANGES = {
     **family.CHANGES,
@@ -60,6 +60,7 @@ _CHANGES = {
     r"ref_model.*|kl_coef|num_ppo_epochs|response_length|simpo_gamma|desirable_weight":
         "preferences or rewards: passes beside those of a training step",
     r"parallelism_config(\..*)?": "degrees in another block: give them in the accelerate file",
+    r"device_map": "layers on GPUs by their memory",
     r"split_batches": "per_device_train_batch_size counts the sequences of all ranks",
     r"use_dora|lora_modules_to_save|lora_target_parameters": "another kind of adapters",
     r"reference_free": "pairs without their reference, whose passes depend on the release",
@@ -79,7 +80,8 @@ _HARMLESS = (
     r"label_(names|smoothing\w*)|neftune_noise_alpha|use_rslora|lora_task_type|batch_eval_metrics|optim_args|columns|"
     r"per_gpu_eval_batch_size|half_precision_backend|dispatch_batches|fp16_opt_level|mp_parameters|tpu_num_cores|tools|"
     r"ddp_static_graph|trackio_\w+|packing_strategy|padding_value|streaming|use_legacy_prediction_loop|use_ipex|"
-    r"activation_checkpointing_kwargs|gradient_checkpointing_use_reentrant|sanity_check|ignore_bias_buffers|"
+    r"activation_checkpointing_kwargs|(use_)?flash_attn(_2)?|use_flash_attention(_2)?|"
+    r"gradient_checkpointing_use_reentrant|sanity_check|ignore_bias_buffers|"
     r"benchmarks|callbacks|system_prompt|assistant_only_loss|"
     r"completion_only_loss|num_train_epochs|max_steps|max_grad_norm|dataloader_\w+|ignore_data_skip|disable_tqdm|"
     r"greater_is_better|length_column_name|group_by_length|skip_memory_metrics|ray_scope|"
@@ -89,6 +91,7 @@ _HARMLESS = (
 
 def _modernise(arguments: Arguments) -> None:
     qlora.renamed(arguments)
+    own_names.renamed(arguments)
     given = arguments.settings
     if _RECOMPUTES in given:
         arguments.replace(_RECOMPUTES, {"gradient_checkpointing": given[_RECOMPUTES]})
@@ -138,7 +141,7 @@ READER = Reader(
         family.optimizer(),
         family.kernels("attn_implementation"),
         reads(("workload.lora",), _LORA, _lora),
-        reads(("workload.lora", "workload.seq_len"), tuple(qlora.KINDS), lambda settings, facts: {}),  # renamed
+        reads(("workload.lora", "workload.seq_len"), (*qlora.KINDS, *own_names.KINDS), lambda settings, facts: {}),
         preferences.entry(),
         family.weights(lambda settings: settings.get("dtype") or settings.get("torch_dtype")),
     ),

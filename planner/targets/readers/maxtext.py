@@ -29,10 +29,17 @@ _NOTHING: Mapping[str, tuple[Any, ...]] = {
     "attn_logits_soft_cap": (0.0,), "final_logits_soft_cap": (0.0,),
 }  # fmt: skip
 
+# Options of a pipeline, which do nothing without one.
+_OF_PIPELINES = ("num_layers_per_pipeline_stage", "num_pipeline_microbatches", "num_pipeline_repeats",
+                 "pipeline_parallel_layers")  # fmt: skip
+
+
 def _prepared(document: Document, arguments: Arguments) -> Document:
     """The document without the options that say nothing with the value that they have; a model of the catalogue by its
     name, where its blocks are not read by their sizes."""
     data = {name: given for name, given in document.data.items() if given not in _NOTHING.get(name, ())}
+    if not any(data.get(f"{where}_pipeline_parallelism", 1) not in (1, None) for where in ("ici", "dcn")):
+        data = {name: given for name, given in data.items() if name not in _OF_PIPELINES}
     if (spec := twin_of(data)) is not None:
         rows = data.get(VOCAB, spec.vocab)
         beside = "" if rows == spec.vocab else f", with its vocabulary of {spec.vocab:,} for {rows:,}"

@@ -135,6 +135,7 @@ def _takes(arguments: Arguments, kind: str, options: str) -> None:
             arguments.files.setdefault(LEARNS, arguments.files.get(name, ""))
             arguments.settings.pop(name, None)
             arguments.unknown.pop(name, None)
+    arguments.unclear = [doubt for doubt in arguments.unclear if not re.fullmatch(options, doubt.field)]
     arguments.settings[LEARNS] = kind
 
 

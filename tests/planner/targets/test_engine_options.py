@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from meshwright.planner.importing import Imported, import_config
 
-from .test_readers import RECIPE, imported
+from meshwright.errors import InputError
+
+from .test_readers import AXOLOTL, RECIPE, imported
 
 GIVEN = {"cluster": "dgx-h100:1", "model": "llama-3.1-8b", "seq_len": 2048}
 
@@ -137,3 +139,91 @@ def test_names_of_other_releases_of_transformers(tmp_path: Path) -> None:
     text = "\n".join(line for line in RECIPE.splitlines() if "gradient_checkpointing" not in line)
     for line, mode in (("", "rnone"), ("activation_checkpointing: true", "rfull")):
         assert mode in str(imported(tmp_path, "hf-trainer", f"{text}\n{line}\n").layout)
+
+
+def test_jobs_that_differ_in_rates_alone_are_one(tmp_path: Path) -> None:
+    path, recipe = tmp_path / "run.sh", tmp_path / "recipe.yaml"
+    recipe.write_text(RECIPE + "use_flash_attention_2: true\n", encoding="utf-8")
+    text = ("for x in 1e-5 2e-5; do\n  deepspeed --num_gpus 8 train.py recipe.yaml --learning_rate=$x "
+            "--output_dir=out/$x --num_train_epochs=3 {}\ndone\n")  # fmt: skip
+    path.write_text(text.format(""), encoding="utf-8")
+    found = import_config("hf-trainer", [path, recipe], {"gpu": "h100-sxm-80gb"})
+    assert not found.gaps
+    assert found.layout.dp == 8
+    path.write_text(text.format("--max_length=${x%e*}024"), encoding="utf-8")
+    with pytest.raises(InputError, match="starts 2 jobs with different options"):
+        import_config("hf-trainer", [path, recipe], {"gpu": "h100-sxm-80gb"})
+
+
+def test_a_value_of_the_run_beside_rewards_leaves_nothing_open(tmp_path: Path) -> None:
+    path = tmp_path / "grpo.sh"
+    path.write_text("accelerate launch --num_processes 8 src/grpo.py --model_name_or_path Qwen/Qwen3-1.7B --bf16 "
+                    "--per_device_train_batch_size 8 --max_prompt_length 512 --max_completion_length 1024 "
+                    "--num_generations 8 --vllm_server_host $(hostname) --output_dir out\n", "utf-8")  # fmt: skip
+    assert not import_config("hf-trainer", [path], {"gpu": "h100-sxm-80gb"}).gaps
+
+
+@pytest.mark.parametrize("name", ["mixed_precision", "my_stages"])
+def test_keys_that_deepspeed_does_not_ask_for(tmp_path: Path, name: str) -> None:
+    found = of_json(tmp_path, **{name: 3})
+    assert not found.gaps
+    assert f"{name}: DeepSpeed has no such option and passes over it" in found.assumed
+
+
+def test_keys_near_to_those_of_deepspeed_are_gaps(tmp_path: Path) -> None:
+    assert [gap.field for gap in of_json(tmp_path, train_micro_batch_size_per_gpus=3).gaps] == [
+        "train_micro_batch_size_per_gpus"]  # fmt: skip
+    assert [gap.field for gap in of_json(tmp_path, progressive_layer_drop={"enabled": True}).gaps] == [
+        "progressive_layer_drop"]  # fmt: skip
+
+
+def test_keys_that_axolotl_does_not_ask_for(tmp_path: Path) -> None:
+    found = imported(tmp_path, "axolotl", f"{AXOLOTL}train_batch_size: 1\n")
+    assert not found.gaps
+    assert "train_batch_size: Axolotl has no such option and passes over it" in found.assumed
+    for line in ("micro_batch_sizes: 2", "plugins: [x.y]\nkd_layers: 2"):
+        assert imported(tmp_path, "axolotl", f"{AXOLOTL}{line}\n").gaps
+    assert not imported(tmp_path, "axolotl", f"{AXOLOTL}model_config: {{rope_theta: 1e6}}\n").gaps
+    assert imported(tmp_path, "axolotl", f"{AXOLOTL}model_config: {{num_hidden_layers: 2}}\n").gaps
+
+
+MEDICAL = ("torchrun --nproc_per_node {ranks} supervised_finetuning.py --model_name_or_path Qwen/Qwen2.5-0.5B --bf16 "
+           "--per_device_train_batch_size 4 --model_max_length 4096 --use_peft True --target_modules all --lora_rank 8 "
+           "--device_map auto --flash_attn True --output_dir out\n")  # fmt: skip
+QWEN = ("torchrun --nproc_per_node 8 finetune.py --model_name_or_path Qwen/Qwen1.5-7B --bf16 True --output_dir out "
+        "--per_device_train_batch_size 2 {length} --use_lora --q_lora --lora_r 64 "
+        "--lora_target_modules q_proj v_proj\n")  # fmt: skip
+
+
+def of_script(folder: Path, text: str) -> Imported:
+    path = folder / "run.sh"
+    path.write_text(text, encoding="utf-8")
+    return import_config("hf-trainer", [path], {"gpu": "h100-sxm-80gb"})
+
+
+def test_names_of_peoples_own_programs(tmp_path: Path) -> None:
+    medical = of_script(tmp_path, MEDICAL.format(ranks=2))
+    assert not medical.gaps
+    assert medical.request.workload.train.lora is not None
+    assert (medical.request.workload.train.lora.rank, len(medical.request.workload.train.lora.targets)) == (8, 7)
+    assert [gap.field for gap in of_script(tmp_path, MEDICAL.format(ranks=1)).gaps] == ["device_map"]
+    for length in ("--block_size 1024", "--max_source_length 768 --max_target_length 256"):
+        qwen = of_script(tmp_path, QWEN.format(length=length))
+        assert not qwen.gaps
+        lora = qwen.request.workload.train.lora
+        assert lora is not None
+        assert (lora.rank, lora.base_dtype, qwen.request.workload.seq_len) == (64, "nf4", 1024)
+
+
+def test_a_rank_without_a_switch_is_a_gap_where_trl_does_not_run(tmp_path: Path) -> None:
+    text = QWEN.format(length="--max_length 1024").replace("--use_lora --q_lora ", "")
+    assert [gap.field for gap in of_script(tmp_path, text).gaps] == ["lora_r"]
+    trl = of_script(tmp_path, text.replace("finetune.py", "sft.py"))
+    assert not trl.gaps
+    assert "lora_r is without use_peft: TRL trains all weights" in trl.assumed
+
+
+def test_recomputation_is_not_in_the_json(tmp_path: Path) -> None:
+    note = "recomputation is not in DeepSpeed's JSON: none is taken"
+    assert note in of_json(tmp_path).assumed
+    assert note not in of_json(tmp_path, pipeline={"activation_checkpoint_interval": 1}).assumed

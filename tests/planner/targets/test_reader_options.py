@@ -25,7 +25,7 @@ CHANGES = {
         "activation_checkpointing_kwargs: {every_n_layers: 2}", "gradient_checkpointing_kwargs: {offload: true}",
     ),
     "axolotl": (
-        "peft_use_dora: true", "use_dora: true", "ddp_static_graph: true", "num_labels: 2", "use_vllm: true",
+        "peft_use_dora: true", "num_labels: 2", "use_vllm: true",
         "use_onebitllms: true", "device_map: balanced", "max_memory: {0: 20GiB}", "eager_attention: true",
         "lora_rank_pattern: {q_proj: 4}", "peft_trainable_token_indices: [1]",
         "fsdp_config: {mixed_precision_policy: fp16}", "overrides_of_model_config: {num_hidden_layers: 2}",
