@@ -34,7 +34,8 @@ _OF_RUN = re.compile(r"\s*(num_processes|num_machines|machine_rank|main_process_
 # Options that sweeps change and no step depends on: jobs that differ in them alone are one.
 _ASIDE = re.compile(r"learning_rate|lr|lr_\w+|min_lr|(data_)?seed|output_dir|(run|exp|experiment)_name|wandb_\w+|"
                     r"warmup_\w+|weight_decay|num_train_epochs|num_epochs|max_steps|dataset(_\w+)?|data_(path|dir)|"
-                    r"train_file|beta|(logging|save|eval|hub|adam)_\w+|report_to|lora_(alpha|dropout)|temperature")  # fmt: skip
+                    r"train_file|beta|(logging|save|eval|hub|adam)_\w+|report_to|temperature|"
+                    r"lora_(alpha|dropout)")  # fmt: skip
 _NULLS = ("null", "Null", "NULL", "~")
 Load = Callable[[str, str, Sequence[str]], Document]
 

@@ -16,7 +16,7 @@ from .test_readers import AXOLOTL, RECIPE, imported
 GIVEN = {"cluster": "dgx-h100:1", "model": "llama-3.1-8b", "seq_len": 2048}
 
 
-def of_json(folder: Path, zero: dict[str, Any] | None = None, **options: Any) -> Imported:
+def of_json(folder: Path, zero: dict[str, Any] | None = None, /, **options: Any) -> Imported:
     path = folder / "ds.json"
     blocks = {"bf16": {"enabled": True}, "train_micro_batch_size_per_gpu": 1, **options}
     path.write_text(json.dumps({**blocks, "zero_optimization": {"stage": 2, **(zero or {})}}), encoding="utf-8")
@@ -36,7 +36,7 @@ def test_names_of_optimizers(tmp_path: Path, name: str, known: str) -> None:
 
 
 def test_a_stage_that_another_file_states_is_a_gap(tmp_path: Path) -> None:
-    (gap,) = of_json(tmp_path, zero={"stage": "auto"}).gaps
+    (gap,) = of_json(tmp_path, {"stage": "auto"}).gaps
     assert (gap.field, gap.message) == ("zero_optimization.stage", "is `auto`: the trainer fills it in")
 
 
@@ -165,7 +165,7 @@ def test_a_value_of_the_run_beside_rewards_leaves_nothing_open(tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["mixed_precision", "my_stages"])
 def test_keys_that_deepspeed_does_not_ask_for(tmp_path: Path, name: str) -> None:
-    found = of_json(tmp_path, **{name: 3})
+    found = of_json(tmp_path, None, **{name: 3})
     assert not found.gaps
     assert f"{name}: DeepSpeed has no such option and passes over it" in found.assumed
 
