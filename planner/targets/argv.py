@@ -150,6 +150,7 @@ def read_words(
             loose.append((name, line))
         elif option is None:
             arguments.unknown.setdefault(name, line)
+            arguments.off |= {name} if [value.lower() for value in values] == ["false"] else set()
             arguments.lines.setdefault(name, line)
         elif option.kind != "flag" and not values:
             arguments.fail(name, "has no value", line, path)

@@ -58,7 +58,7 @@ def read_scripts(files: Mapping[str, str], options: OptionList, given: Sequence[
     for path, text in files.items():
         if path in begun and len(begun) < len(files):
             continue
-        if path.endswith(".json"):  # of DeepSpeed: the command names it
+        if path.endswith(".json") or _is_named(path, files):  # the command, or a query of the script, names it
             arguments.texts[path] = text
             continue
         if text.lstrip().startswith("--") or is_list(text):
@@ -68,6 +68,12 @@ def read_scripts(files: Mapping[str, str], options: OptionList, given: Sequence[
             part = _read_script(path, text, options, given, files, known)
         arguments.add(part, path)
     return arguments
+
+
+def _is_named(path: str, files: Mapping[str, str]) -> bool:
+    """Whether a YAML file is one that another file names."""
+    name = posixpath.basename(path)
+    return name.endswith((".yaml", ".yml")) and any(name in text for other, text in files.items() if other != path)
 
 
 def is_list(text: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import posixpath
 import re
 
 from .arithmetic import calculated
@@ -17,6 +18,17 @@ _FILES = tuple(f"-{letter}" for letter in "abcdefghLkOprsSuwxN")
 def holds(words: list[str]) -> bool | None:
     """The condition of `[ ... ]`, `[[ ... ]]` or `test`, without its brackets."""
     return _Test(words).alternatives() if words else False
+
+
+def tested(words: list[str], expander: Expander) -> tuple[bool | None] | None:
+    """The status of a test, `(( ))`, `true` or `false`, alone in a tuple; None for another command."""
+    name = posixpath.basename(words[0])
+    if name in ("[", "[[", "test"):
+        return (holds(words[1 : len(words) - (name != "test")]),)
+    if name == "((":
+        value = expander.arithmetic(words[1] if len(words) > 1 else "0")
+        return (None if marks(value) else value != "0",)
+    return (name != "false",) if name in ("true", ":", "false") else None
 
 
 class _Test:

@@ -69,7 +69,8 @@ class Expander:
         while position < len(raw):
             character = raw[position]
             if character == "\\" and position + 1 < len(raw):
-                position = self._escaped(raw, position, out, quoted=quoted or not quotes)
+                special = "" if quotes and not quoted else '$`"\\' if quoted else "$`\\"
+                position = self._escaped(raw, position, out, special)
             elif quotes and not quoted and character == "'":
                 end = _index(raw, "'", position + 1)
                 out.append((raw[position + 1 : end], True))
@@ -92,11 +93,11 @@ class Expander:
         return out
 
     @staticmethod
-    def _escaped(raw: str, position: int, out: list[tuple[Value, bool]], *, quoted: bool) -> int:
-        """A character behind a backslash. Inside quotes most characters keep the backslash."""
+    def _escaped(raw: str, position: int, out: list[tuple[Value, bool]], special: str) -> int:
+        """A character behind a backslash, which all but the special ones keep; "": none keeps it."""
         following = raw[position + 1]
         if following != "\n":
-            keeps = quoted and following not in '$`"\\'
+            keeps = bool(special) and following not in special
             out.append((("\\" if keeps else "") + following, True))
         return position + 2
 
@@ -144,6 +145,9 @@ class Expander:
             return self._scalar(name)
         if index in ("[@]", "[*]"):
             return value if isinstance(value, list) else [value] if value else []
+        stored = self.variables.values.get(f"{name}[{self.text(index[1:-1])}]")
+        if isinstance(stored, str):
+            return stored
         elements = value if isinstance(value, list) else [value]
         place = self.arithmetic(index[1:-1])
         if marks(place):

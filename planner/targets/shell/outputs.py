@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from .conditions import holds, is_condition, is_test
 from .expansion import Expander
+from .queries import queried
 from .syntax import Chain, Function, If, Node, Simple, parse
 from .values import MISSING, UNKNOWN, mark, marks
 
@@ -18,9 +19,13 @@ _SQUEEZE = r"xargs|tr (-s )?'\\n' ' '|tr -s ' '|sed (-e )?'s/ +\*?/ /g'"
 _COUNTED = re.compile(r"tr ['\"]?(\S)['\"]? ['\"]?\\+n['\"]? *\| *wc -[lw]|awk -F ?['\"]?(\S)['\"]? '\{ ?print NF ?\}'")
 
 
-def output(text: str, expander: Expander, functions: Mapping[str, Function]) -> str:
+def output(text: str, expander: Expander, functions: Mapping[str, Function],
+           text_of: Callable[[str], str | None] = lambda name: None) -> str:  # fmt: skip
     """The output of a plain command substitution (`expr`, `echo`, `echo ... | bc`, tests before `echo`, a function that
-    only prints), or a mark."""
+    only prints, yq and jq), or a mark.
+
+    text_of: name of a file -> its text, None for one that is not here.
+    """
     if "&&" in text or (text.split()[:1] and text.split()[0] in functions):
         nodes = parse(text)
         if len(nodes) == 1 and (result := _result(nodes[0], expander, functions)) is not None:
@@ -30,6 +35,8 @@ def output(text: str, expander: Expander, functions: Mapping[str, Function]) -> 
         words = shlex.split(first, posix=False)
     except ValueError:
         return mark(UNKNOWN, f"$({text})")
+    if not rest and (value := queried([expander.text(word) for word in words], text_of)) is not None:
+        return value
     if words[:1] == ["expr"] and not rest:
         return expander.arithmetic(" ".join(word.strip("\\'\"") for word in words[1:]))
     if words[:1] == ["echo"] and not any(symbol in first for symbol in ";&<>`"):

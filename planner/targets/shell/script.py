@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from .builtins import changes_variables
-from .conditions import both, depends_on, either, ends, holds, is_condition, is_test, reads
+from .conditions import both, depends_on, either, ends, is_condition, is_test, reads, tested
 from .documents import passed_scripts
 from .expansion import Expander
 from .filled import filled
@@ -24,7 +24,7 @@ from .nearby import SHELLS, SILENT, passed_text, started_script, text_of
 from .outputs import output
 from .scanner import Word
 from .syntax import DECLARES, Assignment, Case, Chain, Function, Group, If, Loop, Negated, Node, Simple, parse
-from .values import UNKNOWN, UNSET, Value, Variables, appended, is_mark, mark, marks, shown, without
+from .values import UNKNOWN, UNSET, Value, Variables, appended, is_mark, keyed, mark, marks, shown, without
 from .ways import agreed
 
 # Limit of followed commands and loop rounds, against endless scripts.
@@ -60,7 +60,7 @@ class _Runner:
 
     @property
     def _expander(self) -> Expander:
-        return Expander(self.out.variables, lambda text: output(text, self._expander, self._functions))
+        return Expander(self.out.variables, lambda text: output(text, self._expander, self._functions, self._text_of))
 
     def block(self, nodes: list[Node]) -> bool | None:
         """Follows commands and returns the status of the last one."""
@@ -179,14 +179,8 @@ class _Runner:
         name = posixpath.basename(words[0])
         self._fill([node])
         self._document([node])
-        if name in ("[", "[[", "test"):
-            closing = 0 if name == "test" else 1
-            return holds(words[1 : len(words) - closing])
-        if name == "((":
-            value = self._expander.arithmetic(words[1] if len(words) > 1 else "0")
-            return None if marks(value) else value != "0"
-        if name in ("true", ":", "false"):
-            return name != "false"
+        if (outcome := tested(words, self._expander)) is not None:
+            return outcome[0]
         return self._started(name, words, [self._outer_line or own for _, own in fields], line)
 
     def _started(self, name: str, words: list[str], lines: list[int], line: int) -> bool | None:
@@ -228,8 +222,11 @@ class _Runner:
 
     def _fill(self, parts: list[Node]) -> None:
         """Stores the text that commands make from a template and write to a file."""
-        made = filled(parts, self._expander, lambda name: text_of(name, self.out.files) or text_of(name, self._beside))
-        self.out.files |= dict([made] if made else [])
+        self.out.files |= dict([made] if (made := filled(parts, self._expander, self._text_of)) else [])
+
+    def _text_of(self, name: str) -> str | None:
+        """The text of a file that the script wrote, or that is beside it."""
+        return text_of(name, self.out.files) or text_of(name, self._beside)
 
     def _text(self, text: str, line: int) -> None:
         """Follows text as a script. All its lines count as the line of the command that contains it."""
@@ -242,7 +239,7 @@ class _Runner:
         self._depth -= 1
 
     def _source(self, words: list[str], line: int) -> None:
-        if words and (text := text_of(words[0], self._beside)) is not None:
+        if words and (text := self._text_of(words[0])) is not None:
             self._text(text, line)
         elif words:
             self.out.not_there.setdefault(posixpath.basename(shown(words[0])), line)
@@ -252,7 +249,7 @@ class _Runner:
         if (place := started_script(words)) is None:
             return False
         name = shown(words[place])
-        if (text := text_of(name, self._beside)) is None or self._depth >= _MOST_DEPTH:
+        if (text := self._text_of(name)) is None or self._depth >= _MOST_DEPTH:
             self.out.started.setdefault(posixpath.basename(name), line)
             return False
         before, scheduler = self.out.variables, slurm_variables(text) | started_by(words[:place])
@@ -287,7 +284,10 @@ class _Runner:
         else:
             new = [field for word in assignment.value for field in expander.fields(word.raw)]
         if index:
+            values[f"{name}[{expander.text(index)}"] = new
             new = mark(UNKNOWN, f"${{{assignment.name}}}")
+        elif isinstance(new, list):
+            values |= keyed(name, new)
         if isinstance(new, str) and marks(new, UNKNOWN):
             if name in self._given and not assignment.appends:
                 return

@@ -6,7 +6,7 @@ A mark stands in a text for an unknown value. It contains no space, so that word
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 # An unset variable, a missing positional parameter, and anything else: `$(date)`.
@@ -14,6 +14,7 @@ UNSET, MISSING, UNKNOWN, _END = "\ue000", "\ue001", "\ue002", "\ue003"
 MARK = re.compile(f"[{UNSET}{MISSING}{UNKNOWN}]([^{_END}]*){_END}")
 # The text of a mark is moved to a private plane, whose characters have no meaning in a shell.
 _PLANE = 0xF0000
+_ELEMENT = re.compile(r"\[([^\]]+)\]=(.*)", re.DOTALL)
 Value = str | list[str]
 # Variables that every shell sets.
 _OF_THE_SHELL = ("?", "$", "!", "-", "RANDOM", "HOSTNAME", "PWD", "HOME", "USER", "SECONDS", "LINENO", "BASH_SOURCE")
@@ -56,6 +57,12 @@ def appended(old: Value, new: Value) -> Value:
     if isinstance(old, str) and isinstance(new, str):
         return old + new
     return [*([old] if isinstance(old, str) else old), *([new] if isinstance(new, str) else new)]
+
+
+def keyed(name: str, items: Sequence[str]) -> dict[str, Value]:
+    """The elements of `name=([key]=value ...)` by `name[key]`."""
+    found = [_ELEMENT.fullmatch(item) for item in items]
+    return {f"{name}[{element[1]}]": element[2] for element in found if element is not None}
 
 
 @dataclass

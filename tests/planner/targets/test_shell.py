@@ -26,6 +26,9 @@ SCRIPTS = {
     "eval": "cmd='show a \"b c\"'; eval $cmd; eval \"show $HOMELESS d\"",
     "a shell of its own": "A=1; export B=2; C=3 bash -c 'show $A $B $C end; B=9'; show $A $B; "
                           "bash -c 'show $1 $2 end' x one two",
+    "arrays by name": 'declare -A L; L=(["350M"]=24 [7.5B]=36); S=7.5B; L[x]=3; show ${L[$S]} "${L["350M"]}" ${L[x]}; '
+                      '[ -n "${L[$S]}" ] && show yes; [ -n "${L[y]}" ] || show no',
+    "quotes in a document": "bash <<EOF\nshow 'a' \"b c\"; bash -c \"show \\\"d e\\\" \\$HOMELESS f\"\nEOF",
     "lines that are read": 'A=1; while read N; do A=2; B=3; done < /dev/null; show end',
     "shell in a string": "bash -c \"show inner '1 2'\"; sh -c 'show plain'",
     "lines": "show a \\\n  b \\\n  c # comment\nA=\"\n  --x 1 \\\n  --y 2\n\"\nshow $A",

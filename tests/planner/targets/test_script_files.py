@@ -1,0 +1,55 @@
+"""Files of a script: those that it writes and starts itself, and those that it takes values from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from meshwright.planner.importing import Imported, import_config
+
+WORDS = """--num-layers $layers --hidden-size $hidden --num-attention-heads 8 --seq-length 2048 \\
+  --max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 16 --vocab-size 32000 --bf16"""
+COMMAND = f"torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py {WORDS}"
+
+
+def imported(folder: Path, text: str, **beside: str) -> Imported:
+    (folder / "run.sh").write_text(text, encoding="utf-8")
+    paths = [folder / "run.sh"]
+    for name, inside in beside.items():
+        paths.append(folder / name.replace("_", "."))
+        paths[-1].write_text(inside, encoding="utf-8")
+    return import_config("megatron-args", paths, {"gpu": "h100-sxm-80gb"})
+
+
+@pytest.mark.parametrize("query", ["yq '.training.{}' m.yaml", "yq e .training.{} $M", "jq -r .training.{} m.json",
+                                   "cat m.yaml | yq .training.{}"])  # fmt: skip
+def test_values_of_files(tmp_path: Path, query: str) -> None:
+    """A value of a file that is given beside the script; a query that is not followed is a gap."""
+    lines = "".join(f"{name}=$({query.replace('{}', key)})\n"
+                    for name, key in (("layers", "num_layers"), ("hidden", "hidden")))  # fmt: skip
+    files = {"m_yaml": "training:\n  num_layers: 4\n  hidden: 512\n"}
+    if "json" in query:
+        files = {"m_json": '{"training": {"num_layers": 4, "hidden": 512}}'}
+    found = imported(tmp_path, f"M=./conf/m.yaml\n{lines}{COMMAND}\n", **files)
+    if "|" in query:
+        assert {gap.field for gap in found.gaps} == {"--num-layers", "--hidden-size"}
+        return
+    model = found.request.model
+    assert isinstance(model, dict)
+    assert (found.gaps, model["layers"], model["hidden"]) == ((), 4, 512)
+    absent = imported(tmp_path, f"M=./conf/m.yaml\n{lines}{COMMAND}\n")
+    assert {gap.field for gap in absent.gaps} == {"--num-layers", "--hidden-size"}
+
+
+def test_a_script_that_writes_the_script_that_it_submits(tmp_path: Path) -> None:
+    job = f"srun bash -c 'torchrun --nproc_per_node 4 --nnodes 2 pretrain_gpt.py {WORDS}'"
+    text = f"layers=4\nhidden=512\ncat > out/job.sbatch <<EOF\n#SBATCH --nodes=2\n{job}\nEOF\nsbatch out/job.sbatch\n"
+    found = imported(tmp_path, text)
+    assert (found.gaps, str(found.layout)) == ((), "dp8-mbs1-z0-rnone")
+
+
+def test_an_option_of_a_fork_that_is_off(tmp_path: Path) -> None:
+    sizes = "layers=4\nhidden=512\n"
+    assert not imported(tmp_path, f"{sizes}{COMMAND} --is-tensor-compress False\n").gaps
+    assert [gap.field for gap in imported(tmp_path, f"{sizes}{COMMAND} --is-tensor-compress True\n").gaps] == [
+        "--is-tensor-compress"]  # fmt: skip
