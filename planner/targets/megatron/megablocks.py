@@ -41,7 +41,8 @@ def modernise(arguments: Arguments) -> None:
         degrees = given.get("--tensor-model-parallel-size", 1) * given.get("--pipeline-model-parallel-size", 1)
         if not ranks or ranks % degrees:
             text = "experts over all data-parallel ranks, of which the number is not here"
-            arguments.gaps.append(FieldProblem(text, _OVER_RANKS, file, line))
+            hint = "give the variables of its launcher by --arg NAME=VALUE"
+            arguments.gaps.append(FieldProblem(text, _OVER_RANKS, file, line, hint))
             return
         given["--expert-model-parallel-size"] = min(ranks // degrees, given["--num-experts"])
     for name in ("--num-experts", *_DEFAULTS, "--expert-model-parallel-size"):
