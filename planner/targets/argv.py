@@ -31,6 +31,8 @@ class Arguments:
     unknown: dict[str, int] = field(default_factory=dict)
     # Name with underscores for the hyphens of an option, which a release refuses and some forks accept -> line.
     respelled: dict[str, int] = field(default_factory=dict)
+    # Unknown option of a job that has otherwise the same options -> line.
+    of_equals: dict[str, int] = field(default_factory=dict)
     # The unknown options that are switched off.
     off: set[str] = field(default_factory=set)
     # num_nodes, gpus_per_node and world, where they are stated.
@@ -107,6 +109,7 @@ class Arguments:
         self.files |= {name: other.files.get(name, path) for name in other.lines}
         self.unknown |= other.unknown
         self.respelled |= other.respelled
+        self.of_equals |= other.of_equals
         self.off |= other.off
         self.ranks |= other.ranks
         self.alone |= other.alone

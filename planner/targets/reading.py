@@ -112,6 +112,11 @@ def judge(arguments: Arguments, reading: Reading, table: Table) -> None:
         arguments.unknown = {name: line for name, line in arguments.unknown.items() if name not in aside}
         arguments.notes.append(f"{', '.join(aside)}: of a program other than {reading.forked}'s: taken to change no "
                                "step")  # fmt: skip
+    others = {name: line for name, line in arguments.of_equals.items()
+              if reading.change_of(name) or not reading.says_nothing(name)}  # fmt: skip
+    if others:
+        arguments.notes.append(f"{', '.join(others)} (line {min(others.values())}): of a job with otherwise the same "
+                               "options, which is not the one that is read")  # fmt: skip
     if text := reading.other_program(arguments.program):
         hint = "give the file that starts the training" if text.endswith("does not train") else ""
         gaps.append(FieldProblem(text, hint=hint))

@@ -112,6 +112,9 @@ def _read_script(path: str, text: str, options: OptionList, given: Sequence[str]
     distinct = [index for index, reading in enumerate(readings)
                 if all(_differ(reading, other, known) for other in readings[:index])]  # fmt: skip
     arguments = readings[0] if readings else Arguments()
+    if len(distinct) == 1 and jobs:
+        arguments.of_equals = {name: line for reading in readings for name, line in reading.unknown.items()
+                               if name not in {*arguments.unknown, *reading.off}}
     if len(distinct) > 1 and jobs:
         place, problem = chosen([jobs[index].line for index in distinct],
                                 [_told(readings[index], known) for index in distinct], given)  # fmt: skip

@@ -4,7 +4,9 @@ Sources: all tags of NVIDIA/Megatron-LM from v1.0 to core_v0.19.0 and main of Au
 megatron/training/arguments.py and its readers; deepspeedai/Megatron-DeepSpeed, bigscience-workshop/Megatron-DeepSpeed,
 argonne-lcf/Megatron-DeepSpeed, alibaba/Pai-Megatron-Patch a098ca5a (megatron_patch/arguments.py, model/qwen2/moe),
 HabanaAI/Megatron-LM, HabanaAI/Megatron-DeepSpeed, swiss-ai/Megatron-LM, Ascend/MindSpeed 028de58c, Ascend/AscendSpeed,
-HYGON-AI/Megatron-LM-das (hcu_megatron), genggui001/Megatron-DeepSpeed-Llama (megatron/model/llama_model.py).
+HYGON-AI/Megatron-LM-das (hcu_megatron), FlagOpen/FlagScale release/v0.2 (megatron/megatron/arguments.py),
+EleutherAI/megatron-3d (megatron/training.py), uw-mad-dash/MCBench, AIS-SNU/Optimus-CC, jindajia/Megatron-LM,
+genggui001/Megatron-DeepSpeed-Llama (megatron/model/llama_model.py).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ RENAMED = {
     "--use-custom-fsdp": "--use-megatron-fsdp", "--decoder-tp-comm-overlap": "--tp-comm-overlap",
     "--use-mistral-rotary-position-embeddings": "--use-rotary-position-embeddings", "--rotary-theta": "--rotary-base",
     "--moe-topk": "--moe-router-topk", "--rotary-scale-factor": "--rotary-seq-len-interpolation-factor",
+    "--pipe-parallel-size": "--pipeline-model-parallel-size",
 }  # fmt: skip
 # Option -> the type of its value, the value at which it changes nothing, and its effect at any other.
 _NEUTRAL: Mapping[str, tuple[str, Any, str]] = {
@@ -33,19 +36,25 @@ _NEUTRAL: Mapping[str, tuple[str, Any, str]] = {
     "--schedule-method": ("str", "vanilla", "another schedule"),
     "--output-layer-slice-num": ("int", 1, "a head in slices"),
     "--cla-share-factor": ("int", 1, "keys and values that layers share"),
+    "--sparsity": ("str", "none", "sparse attention"),
     "--num-residual-streams": ("int", 1, "several residual streams"),
 }  # fmt: skip
 _EXTENDS, _SHARES, _SHARED = "--moe-extended-tp", "--enable-shared-expert", "--shared-moe-ffn-hidden-size"
+_RMS, _MULTIPLE, _WIDER = "--apply-layernorm-rms", "--multiple-of", "--hidden-dim-multiplier"
+_BLOCK_BIASES = ("--disable-bias-linear-fc", "--disable-bias-attn-fc")
+_COMBINED, _RECIPE, _STEPS = "--combined-1f1b", "--combined-1f1b-recipe", "--gas"
 _WINDOWS = ("--sliding-window", "--sliding-window-size")
 _ALPHA, _ALIBI, _LIMITED = "--rope-alpha", "--use-alibi-position-embeddings", "--moe-router-topk-limited-devices"
 OPTIONS: Mapping[str, Option] = {
     **{name: Option(name, kind) for name, (kind, _, _) in _NEUTRAL.items()},
-    **{name: Option(name, "flag") for name in (_EXTENDS, _SHARES, _ALIBI, "--use-custom-fsdp",
+    **{name: Option(name, "flag") for name in (_EXTENDS, _SHARES, _ALIBI, _RMS, _COMBINED, *_BLOCK_BIASES,
+                                               "--use-custom-fsdp",
                                                "--decoder-tp-comm-overlap",
                                                "--use-mistral-rotary-position-embeddings")},
-    **{name: Option(name, "int") for name in (_SHARED, _LIMITED, *_WINDOWS, "--moe-topk", "--rotary-scale-factor",
+    **{name: Option(name, "int") for name in (_SHARED, _LIMITED, _MULTIPLE, _STEPS, *_WINDOWS,
+                                              "--pipe-parallel-size", "--moe-topk", "--rotary-scale-factor",
                                               "--rotary-theta")},
-    _ALPHA: Option(_ALPHA, "float"),
+    **{name: Option(name, "float") for name in (_ALPHA, _WIDER)}, _RECIPE: Option(_RECIPE, "str"),
 }  # fmt: skip
 # Regular expression of options that no plan has -> their effect.
 CHANGES: Mapping[str, str] = {
@@ -59,7 +68,9 @@ CHANGES: Mapping[str, str] = {
     r"--te-precision-config-file|--(use-)?kitchen-.*": "layers in another precision",
     r"--perform-rl-step": "rewards: passes beside those of a training step",
     r"--use-mics": "shards over part of the ranks",
-    r"--(enable-dynamic-)?grad[-_]comp": "compressed gradients",
+    r"--(enable-dynamic-|inter[-_])?grad[-_]comp": "compressed gradients",
+    r"--is-(pipeline|tensor)-compress|--quantized-(gradients|weights)": "compressed messages",
+    r"--outer-(optimizer|sync-interval)": "replicas that meet once in several steps",
     r"--use-quantize-comm": "quantised messages",
     r"--scheduler-batch-size": "a batch that changes",
     r"--output-logit-dtype": "logits in another precision",
@@ -103,6 +114,12 @@ _OF_ASCEND = (
     r"distributed-optimizer-no-replica|drop-thinking|use-triton-.*|swap-(modules|optimizer-times)|"
     r"optimizer-selection|fix-sub-seq-length|use-dsa-absorb|use-glm-rope"
 )
+_OF_COMPRESSION = (
+    r"(pipeline|tensor)-(compress-method|ae-dim|qr-r|k|m|bits)|start-(pipeline-compress-rank|tensor-compress-layer)|"
+    r"(inter-)?grad-comp-(rank|type|warm-up|epilogue-only)|use-error-feedback|"
+    r"gradient-quantization-bits-(inter|intra)|gq-group-size-(inter|intra)"
+)
+_OF_FLAGSCALE = r"rotary-position-embeddings-in-fp32|rotary-interleaved-patch|layernorm-init-weight|distributed-engine"
 _OF_HYGON = (
     r"use-hip-profiler|reproduce|use-optimizer-feature|rank-adjust-window-size|(iteration|gradient)-sample-ratio|"
     r"quant-(comm-bits|group-size|scale-dtype)|sync-free-moe-backend|turbo-.*|use-primus-.*|enable-sync-free-moe|"
@@ -111,7 +128,8 @@ _OF_HYGON = (
 )
 # Options that change no layout, model or batch: kernels, logs, data, and companions of an option that CHANGES or
 # another part of the reader names. Some forks have underscores for hyphens.
-_NAMES = f"{_OF_DEEPSPEED}|{_OF_MEGATRON}|{_OF_PATCHES}|{_OF_HABANA}|{_OF_ASCEND}|{_OF_HYGON}".replace("-", "[-_]")
+_NAMES = f"{_OF_DEEPSPEED}|{_OF_MEGATRON}|{_OF_PATCHES}|{_OF_HABANA}|{_OF_ASCEND}|{_OF_HYGON}"
+_NAMES = f"{_NAMES}|{_OF_COMPRESSION}|{_OF_FLAGSCALE}".replace("-", "[-_]")
 HARMLESS = rf"^--({_NAMES})$"
 
 
@@ -124,8 +142,8 @@ def modernise(arguments: Arguments) -> None:
     for name, (_, neutral, effect) in _NEUTRAL.items():
         if name in given and (value := given.pop(name)) != neutral:
             arguments.gap(name, f"`{value}`: {effect}")
-    _experts(arguments)
-    _positions(arguments)
+    for read in (_experts, _positions, _blocks, _schedule):
+        read(arguments)
     for name in _WINDOWS:
         if name in given:
             arguments.replace(name, {"--window-size": f"{given[name] - 1},0"} if given[name] else {})
@@ -156,3 +174,37 @@ def _positions(arguments: Arguments) -> None:
     if alpha > 1 and heads and (size := given.get("--kv-channels", hidden // heads)) > 2:
         given["--rotary-base"] = round(given.get("--rotary-base", 10_000) * alpha ** (size / (size - 2)))
         arguments.notes.append(f"{_ALPHA} {alpha:g}: a rotary base of {given['--rotary-base']:,}")
+
+
+def _blocks(arguments: Arguments) -> None:
+    """Aquila's norms and width of blocks, and biases of Pai's program of Qwen: of queries, keys and values alone."""
+    given = arguments.settings
+    if given.get(_RMS):
+        arguments.replace(_RMS, {"--normalization": "RMSNorm"})
+    multiple, wider = given.pop(_MULTIPLE, 0), given.pop(_WIDER, 1.0)
+    if multiple and given.get("--swiglu") and "--hidden-size" in given:
+        width = int(int(8 * given["--hidden-size"] / 3) * wider)
+        given["--ffn-hidden-size"] = -(-width // multiple) * multiple
+    plain = [given.pop(name, False) for name in _BLOCK_BIASES]
+    if all(plain) and "qwen" in arguments.program and "--disable-bias-linear" not in given:
+        given |= {"--disable-bias-linear": True, "--add-qkv-bias": True}
+
+
+def _schedule(arguments: Arguments) -> None:
+    """Overlap of experts by its name in HYGON's fork, and a batch by the micro-batches of a step."""
+    given = arguments.settings
+    recipe = given.pop(_RECIPE, "ep_a2a")
+    if given.get(_COMBINED) and recipe == "ep_a2a":
+        arguments.replace(_COMBINED, {"--overlap-moe-expert-parallel-comm": True})
+    elif given.pop(_COMBINED, False):
+        arguments.gap(_RECIPE, f"`{recipe}`: another schedule")
+    if (steps := given.get(_STEPS)) is None:
+        return
+    stated = arguments.ranks
+    ranks = stated.get("world") or stated.get("num_nodes", 1) * stated.get("gpus_per_node", 0)
+    split = given.get("--tensor-model-parallel-size", 1) * given.get("--pipeline-model-parallel-size", 1)
+    if ranks and ranks % split == 0 and (size := given.get("--micro-batch-size", given.get("--batch-size"))):
+        arguments.replace(_STEPS, {"--global-batch-size": steps * size * ranks // split})
+    else:
+        del given[_STEPS]
+        arguments.gap(_STEPS, "micro-batches of a step of all ranks, of which the number is not here")

@@ -19,11 +19,21 @@ _OPERATIONS: dict[type, Callable[[int, int], int]] = {
 def calculated(text: str) -> int | None:
     """The value of an integer expression; None for any other text."""
     spelled = re.sub(r"(?<!/)/(?!/)", "//", text.strip() or "0").replace("&&", " and ").replace("||", " or ")
-    spelled = re.sub(r"!(?!=)", " not ", spelled)
+    spelled = _chosen(re.sub(r"!(?!=)", " not ", spelled))
     try:
         return int(_evaluated(ast.parse(re.sub(r"\b0+(?=\d)", "", spelled).strip(), mode="eval").body))
     except (SyntaxError, ValueError, ZeroDivisionError, OverflowError, KeyError):
         return None
+
+
+def _chosen(text: str) -> str:
+    """`condition ? one : other` in the spelling of Python, also where brackets hold it."""
+    while (found := re.search(r"\(([^()]*\?[^()]*:[^()]*)\)", text)) is not None:
+        text = f"{text[: found.start()]}[{_chosen(found[1])}]{text[found.end() :]}"
+    condition, question, rest = text.partition("?")
+    one, colon, other = rest.partition(":")
+    spelled = f"({one}) if ({condition}) else ({_chosen(other)})" if question and colon else text
+    return spelled.replace("[", "(").replace("]", ")")
 
 
 def _evaluated(node: ast.expr) -> int:

@@ -82,3 +82,39 @@ def test_companions_are_known_with_their_option() -> None:
                               ("--enable-hyper-connections", "--mhc-tau"), ("--swap-attention", "--swap-modules")):
         assert reading.says_nothing(companion), companion
         assert reading.change_of(option) or not reading.says_nothing(option), option
+
+
+def test_blocks_of_forks(tmp_path: Path) -> None:
+    """FlagScale release/v0.2, megatron/arguments.py: 8/3 of the width, in multiples; Pai's Qwen: biases of q, k, v."""
+    added = "--swiglu --multiple-of 256 --hidden-dim-multiplier 1.3 --apply-layernorm-rms"
+    model = imported(tmp_path, DENSE.format(added=added)).request.model
+    assert isinstance(model, dict)
+    assert (model["ffn_hidden"], model["norm_bias"]) == (1792, False)  # int(int(8 x 512 / 3) x 1.3) = 1774
+    biases = "--disable-bias-linear-fc --disable-bias-attn-fc"
+    text = DENSE.format(added=biases)
+    for program, expected in (("pretrain_gpt.py", (True, True)), ("pretrain_megatron_qwen.py", (True, False))):
+        found = imported(tmp_path, text.replace("pretrain_gpt.py", program))
+        model = found.request.model
+        assert isinstance(model, dict)
+        assert (found.gaps, model["qkv_bias"], model["ffn_bias"]) == ((), *expected)
+
+
+def test_schedules_and_batches_of_forks(tmp_path: Path) -> None:
+    pipes = DENSE.replace("--global-batch-size 16", "--pipe-parallel-size 2 --gas 6")
+    found = imported(tmp_path, pipes.format(added=""))
+    assert (found.gaps, found.layout.pp, found.request.workload.global_batch) == ((), 2, 12)
+    assert [gap.message for gap in imported(tmp_path, pipes.format(added="--sparsity all")).gaps] == [
+        "`all`: sparse attention"]  # fmt: skip
+    overlap = EXPERTS.format(added="--sequence-parallel --moe-token-dispatcher-type alltoall --combined-1f1b {}")
+    found = imported(tmp_path, overlap.format("--combined-1f1b-recipe ep_a2a"))
+    assert (found.gaps, found.layout.ep_overlap) == ((), 1)
+    assert [gap.message for gap in imported(tmp_path, overlap.format("--combined-1f1b-recipe golden")).gaps] == [
+        "`golden`: another schedule"]  # fmt: skip
+
+
+def test_equal_jobs_with_other_options_of_forks(tmp_path: Path) -> None:
+    """The job that is read is named, and an option without effect is not."""
+    plain, other = DENSE.format(added=""), DENSE.format(added="--msamp --wandb-run x")
+    jobs = f"if [ $1 = a ]; then\n{plain}\nelif [ $1 = b ]; then\n{other}\nfi\n"
+    notes = [note for note in imported(tmp_path, jobs).assumed if "otherwise the same" in note]
+    assert [note.partition(":")[0] for note in notes] == ["--msamp (line 11)"]

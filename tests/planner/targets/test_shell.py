@@ -15,6 +15,7 @@ SCRIPTS = {
     "defaults": "N=3; show ${N:-1} ${M:-2} ${M-4} ${N:+set} ${E:=7} $E",
     "arrays": 'A=(one "two three"); A+=(--x "4"); show "${A[@]}" ${A[1]} ${#A[@]} "${A[0]}"; B=(); show "${B[@]}" end',
     "arithmetic": "G=8; N=4; show $((G*N)) $(( (G + 1) / 2 )) $((17 % 5)) $(( $G - -2 )) $((2 ** 5))",
+    "choices": "T=2; U=1; show $(( ($T > 1) ? 1 : 0 )) $((U > 1 ? 5 : U + 7)) $(( 2 * (T == 2 ? 3 : 4) ))",
     "cut": "F=/a/b/c.tar.gz; show ${F##*/} ${F%.gz} ${F%%.*} ${F#/} ${F/a/x} ${F//c/y} ${F:1:3} ${#F}",
     "if": 'if [ -z "$X" ]; then X=5; elif [ 1 = 1 ]; then X=6; else X=7; fi; [[ $X -gt 4 && $X != 6 ]] && show big $X',
     "case": "case 8B in 1*) S=1;; 7B|8B) S=2 ;; *) S=3;; esac; show $S",
