@@ -21,6 +21,7 @@ FOREIGN = {
         "deepspeed/runtime/bf16_optimizer.py", "deepspeed/runtime/pipe/engine.py", "deepspeed/runtime/utils.py",
         "deepspeed/runtime/zero/config.py", "deepspeed/runtime/zero/offload_config.py",
         "deepspeed/runtime/zero/stage3.py", "deepspeed/runtime/precision_config.py", "deepspeed/runtime/pipe/module.py",
+        "deepspeed/runtime/data_pipeline/constants.py",
     ),
     "Megatron-LM": (
         "pretrain_gpt.py", "pretrain_hybrid.py", "examples/bert/pretrain_bert.py", "examples/t5/pretrain_t5.py",

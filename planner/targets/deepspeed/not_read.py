@@ -86,8 +86,7 @@ def modernise(arguments: Arguments) -> None:
     _name_switches(arguments)
     ratio = "zero_optimization.offload_optimizer.ratio"
     if given.get(ratio, 1) != 1:
-        arguments.gaps.append(FieldProblem("keeps a part of the states on the host", ratio,
-                                           arguments.files.get(ratio, ""), arguments.lines.get(ratio, 0)))  # fmt: skip
+        arguments.gap(ratio, "keeps a part of the states on the host")
     _data_efficiency(arguments)
     types = given.get("data_types")
     if isinstance(types, Mapping) and types.get("grad_accum_dtype") not in (None, "fp32"):
@@ -129,7 +128,7 @@ def _name_switches(arguments: Arguments) -> None:
 def _data_efficiency(arguments: Arguments) -> None:
     """Layers that skip tokens are a gap; orders and lengths of samples are priced at the length that they grow to.
 
-    deepspeed 0.19, runtime/data_pipeline/constants.py: every block is off unless it has `enabled`.
+    deepspeed 0.19, deepspeed/runtime/data_pipeline/constants.py: every block is off unless it has `enabled`.
     """
 
     def on(block: Mapping[str, Any], *path: str) -> bool:
