@@ -206,10 +206,9 @@ def prompt_iterations(
 
 
 def _added_s(prefill: Pool, mixed: Batch, prompt: Array, mixed_s: Array, alone_s: Array) -> Array:
-    """mixed_s, alone_s: of all iterations of a prompt, with it and without. Busy engines fill their iterations with
-    prompts, so that the host takes its time once for a full one."""
-    launched_s = prefill.host_s * prompt / prefill.chunk_tokens
-    return np.asarray((np.maximum(mixed_s - alone_s, 0.0) + launched_s) / (mixed.prompt_groups * prefill.pp))
+    """mixed_s, alone_s: of all iterations of a prompt, with it and without."""
+    added_s = np.maximum(mixed_s - alone_s, 0.0) + prefill.launched_s(prompt)
+    return np.asarray(added_s / (mixed.prompt_groups * prefill.pp))
 
 
 def _shared_s(

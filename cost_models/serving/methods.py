@@ -25,6 +25,7 @@ class Methods:
     # products.
     reads_share: float = 1.0
     messages_share: float = 1.0
+    host_beside: bool = False  # the host forms the next batch and launches it while an iteration runs
     # Prompts beside answers on the same GPU, each with multiprocessors of its own.
     prompt_share: float = 0.0  # of the multiprocessors, for prompts; 0: prompts and answers are in one iteration
     streams: float = 1.0  # of a prompt, each with all of its tokens

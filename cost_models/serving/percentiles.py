@@ -186,6 +186,5 @@ def _added_s(
     beside = decoding_batch(np.clip(sequences, 0.0, service.capacity), decode, load)
     mixed = replace(beside, prompt_groups=service.prompt_groups)
     mixed_s, chunks = prompt_iterations(prefill, constants, mixed, load.prefilled)
-    launched_s = prefill.host_s * load.prefilled / prefill.chunk_tokens
     alone_s = iteration_seconds(decode, constants, beside)
-    return np.asarray(np.maximum(mixed_s - alone_s, 0.0) * chunks + launched_s)
+    return np.asarray(np.maximum(mixed_s - alone_s, 0.0) * chunks + prefill.launched_s(load.prefilled))

@@ -69,6 +69,12 @@ class Pool:
         curves = {name: _taken(getattr(self, name), index) for name in _CURVES}
         return replace(self, **{**taken, **curves, "model": model, "draft": draft, "instances": instances})
 
+    def launched_s(self, tokens: Array | float) -> Array:
+        """[n] seconds of the host for so many prompt tokens of a group: once for each full chunk, since busy engines
+        fill their iterations; none where it works while the iteration before runs."""
+        chunks = np.zeros_like(self.host_s) if self.methods.host_beside else tokens / self.chunk_tokens
+        return np.asarray(self.host_s * chunks)
+
     @property
     def stage_gpus(self) -> Array:
         return self.tp * self.attention_dp

@@ -193,8 +193,8 @@ class Pipeline:
         batch = Batch(sequences=np.array([float(number)]), prompt_tokens=np.array([tokens]),
                       context=np.array([context]), prompt_context=np.array([seen]),
                       prompt_groups=np.array([groups]))  # fmt: skip
-        launched_s = float(self.pool.host_s[0]) * tokens / groups / float(self.pool.chunk_tokens[0])
-        return float(iteration_seconds(self.pool, self.constants, batch)[0]) + launched_s
+        seconds = iteration_seconds(self.pool, self.constants, batch) + self.pool.launched_s(tokens / groups)
+        return float(seconds[0])
 
     def _taken(self, beside: float) -> list[tuple[Request, float]]:
         """Prompts of the next iteration and how many tokens of each, first come first; the next chunk may follow while

@@ -10,9 +10,9 @@ from .base import Knob, Knobs
 if TYPE_CHECKING:
     from ..serving.pool import Pool
 
-# Assumed: reads of the cache, and messages, run at their full rate with so much of the multiprocessors. Papers on
-# sharing a GPU draw such curves (NanoFlow, arXiv 2408.12757; Nexus, arXiv 2507.06608); no stored source has values.
-READS_SHARE, MESSAGES_SHARE = 0.4, 0.2
+# Assumed: reads of the cache run at their full rate with so much of the multiprocessors. Papers on sharing a GPU draw
+# such curves (NanoFlow, arXiv 2408.12757; Nexus, arXiv 2507.06608); no stored source has values.
+READS_SHARE = 0.4
 READS = Knob("reads", READS_SHARE, 0.05, 1, "share of the multiprocessors with which reads of the cache run at their "
              "full rate (assumed)", whole=False)  # fmt: skip
 PROMPTS = Knob("prompts", 1 - READS_SHARE, 0, 0.95, "share of the multiprocessors for prompts, the others for answers; "

@@ -153,6 +153,14 @@ def test_prompts_of_an_iteration_hide_together_behind_the_cache_and_not_each() -
     assert service.tpot_s == pytest.approx(iteration_seconds(crowded, ENGINES.constants, together), rel=0.015)
 
 
+@pytest.mark.parametrize(("techniques", "seconds"), [({}, 0.03), ({"nanoflow": {"batches": 1}}, 0.03),
+                                                      ({"nanoflow": {}}, 0.0)])  # fmt: skip
+def test_the_host_works_beside_nano_batches(techniques: dict[str, dict[str, float]], seconds: float) -> None:
+    """Half a chunk of prompts takes half of the host's 60 ms; NanoFlow launches while the iteration before runs."""
+    engine = replace(instances("nanoflow", techniques), host_s=np.array([0.06]))
+    assert float(engine.launched_s(4096.0)[0]) == pytest.approx(seconds)
+
+
 def test_the_best_tree_by_hand() -> None:
     """Guesses of 0.5 at any depth: nodes of 1/2, then 1/4 (its second rank, and the next depth), then four of 1/8."""
     assert accepted_tokens(0.5, 1.0)[:8] == pytest.approx((1, 1.5, 1.75, 2.0, 2.125, 2.25, 2.375, 2.5))
