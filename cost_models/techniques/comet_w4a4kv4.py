@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from ..serving.pool import Pool
 
 _BYTES = 0.5  # of a 4-bit integer of the cache
+# The abstract: its kernels take 2.88 times less than cuBLAS in 16 bits, where the rates of the tensor cores, 4 times as
+# high with a fifth of the blocks at half of it, would give 3.33.
+_OF_RATE = 2.88 / (4 / 1.2)
 
 
 def _multiplies_int4(pool: Pool, knobs: Knobs) -> NDArray[np.bool_]:
@@ -22,13 +25,13 @@ def _multiplies_int4(pool: Pool, knobs: Knobs) -> NDArray[np.bool_]:
 
 
 def _on_pool(pool: Pool, knobs: Knobs) -> Pool:
-    """Products of blocks with outliers run at half the rate, that of 8-bit integers."""
+    """Products of blocks with outliers run at half the rate of the others, as on the tensor cores."""
     wide = knobs["wide"]
     if wide < 0:
         return pool
-    none = np.zeros_like(pool.tp)
+    none, flops_per_s = np.zeros_like(pool.tp), _OF_RATE * pool.int4_flops_per_s / (1.0 + wide)
     return replace(pool, weight_bytes=none + INT4_BYTES, expert_bytes=none + INT4_BYTES, kv_bytes=none + _BYTES,
-                   kv_read_bytes=none + _BYTES, flops_per_s=pool.int4_flops_per_s / (1.0 + wide))  # fmt: skip
+                   kv_read_bytes=none + _BYTES, flops_per_s=flops_per_s)  # fmt: skip
 
 
 TECHNIQUE = Technique(

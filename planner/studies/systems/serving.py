@@ -54,7 +54,7 @@ def _prompts(name: str, neutral: bool) -> float:
 
 
 # vLLM 0.5.3, which NanoFlow's README names as a baseline, where no option sets its limits (EngineArgs and
-# SchedulerConfig of the release): 256 sequences at once, and prompts of as many tokens as a sequence of the model may have.
+# SchedulerConfig of the release): 256 sequences at once, and prompts of as many tokens as the model has positions.
 _VLLM_OF_2024: dict[str, Any] = {"concurrency": 256, "fix": {"tp": 8, "chunk_tokens": 4096}}
 
 
