@@ -20,6 +20,8 @@ from ...errors import UnsupportedError
 from ..document.plan import Plan
 from .setup import Setup
 
+LIMIT_S = 600.0  # for the imports of a framework; each case has a second more
+
 
 def sources_in(variable: str, package: str) -> Callable[[Mapping[str, str]], str | None]:
     """Environment -> the folder `src` with `package` in the checkout that a variable names; None without one."""
@@ -55,14 +57,19 @@ class FrameworkParser:
     ) -> list[str | None]:
         """The framework's objection to each case; None where it accepts the case.
 
-        Raises RuntimeError if the script breaks, UnsupportedError if an import of the framework fails.
+        Raises RuntimeError if the script breaks, UnsupportedError if an import of the framework fails or does not end.
 
         python: the interpreter that has the framework.
         """
         command = [python, str(self.script), *([source] if source else [])]
         text = "".join(json.dumps(case) + "\n" for case in cases)
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
-        process = subprocess.run(command, input=text, text=True, capture_output=True, env=environment, check=False)
+        try:
+            process = subprocess.run(command, input=text, text=True, capture_output=True, env=environment, check=False,
+                                     timeout=LIMIT_S + len(cases))  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise UnsupportedError(f"the framework in {source or python} gave no verdict in {error.timeout:,.0f} s",
+                                   hint="import it there by hand to see what it waits for") from None
         verdicts = [json.loads(line) for line in process.stdout.splitlines()]
         if len(verdicts) != len(cases):
             last = (process.stderr.strip().splitlines() or ["no message"])[-1]

@@ -11,6 +11,7 @@ import pytest
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.importing import import_config
+from meshwright.planner.targets import framework_parser
 from meshwright.planner.targets.check import check_files
 from meshwright.planner.targets.emit import emit
 from meshwright.planner.targets.option_lists import option_list
@@ -123,7 +124,13 @@ def lines_of(arguments: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_deepspeed_accepts_them() -> None:
+def test_deepspeed_accepts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parser compiles nothing: it does not wait for the lock of a build that was interrupted."""
+    lock = tmp_path / "deepspeed_shm_comm" / "lock"
+    lock.parent.mkdir()
+    lock.touch()
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setattr(framework_parser, "LIMIT_S", 120.0)
     parser = config_of("deepspeed").parser
     if parser.available_source() is None:
         pytest.skip("deepspeed is not installed")
@@ -134,6 +141,16 @@ def test_deepspeed_accepts_them() -> None:
 
     assert parser.verdicts(cases) == [None] * len(cases)
     assert parser.verdicts([wrong]) != [None]
+    assert list(lock.parent.iterdir()) == [lock]
+
+
+def test_a_framework_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framework_parser, "LIMIT_S", 0.0)
+    script = tmp_path / "parser.py"
+    script.write_text("import time\ntime.sleep(60)\n", encoding="utf-8")
+    parser = framework_parser.FrameworkParser(script=script, case=lambda files, setup: {}, modules=())
+    with pytest.raises(UnsupportedError, match="gave no verdict in 1 s"):
+        parser.verdicts([{}])
 
 
 def test_an_edit_is_seen() -> None:
