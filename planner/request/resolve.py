@@ -254,8 +254,9 @@ def _stack(reference: str | Mapping[str, Any] | None, target: Target, gpu: GpuSp
 
 
 def _fitting(stack: StackSpec, workload: Workload, cluster: ClusterSpec) -> StackSpec:
-    """No flash kernel of a GPU computes in fp32: training in it runs plain products."""
-    plain = workload.precision == "fp32" and not cluster.gpu.measured
+    """Training in fp32 runs plain products, since no flash kernel of a GPU computes in it. torch's own attention has a
+    memory-efficient kernel for it (sdp_utils.cpp, can_use_mem_efficient_attention), which keeps no scores either."""
+    plain = workload.precision == "fp32" and not cluster.gpu.measured and stack.attention != "sdpa"
     return replace(stack, attention="unfused") if plain else stack
 
 

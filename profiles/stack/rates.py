@@ -47,7 +47,8 @@ def rates_for(
     wide_gemm = _sustained(device.gemm[wide], stack)
     memory_bw = gpu.memory_bw_bytes_per_s * device.fused_memory_efficiency * stack.throughput
     fused = None
-    if stack.attention != "unfused" and (dtype != "fp32" or gpu.measured):  # no fused kernel of a GPU has fp32
+    # No flash kernel has fp32. torch's memory-efficient one was not measured, and takes the seconds of plain products.
+    if stack.attention != "unfused" and (dtype != "fp32" or gpu.measured):
         fused = _sustained(device.attention[stack.attention], stack)
     return Rates(
         gemm=_sustained(device.gemm[dtype], stack),
