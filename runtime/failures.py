@@ -60,7 +60,7 @@ def diagnose(
     elif waiting:
         message = _hung(states, num_nodes)
     elif exit_code < 0:
-        message = f"torchrun was killed by {signal.Signals(-exit_code).name}"
+        message = f"torchrun was killed by {_signal_name(-exit_code)}"
     else:
         last = next((line for line in reversed(tail) if line.strip()), "no message")
         message = f"torchrun ended with exit code {exit_code}: {last.strip()}"
@@ -79,8 +79,16 @@ def _killed(tail: Sequence[str]) -> dict[int, str]:
     signals = {}
     for rank, code in re.findall(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(-?\d+)", text):
         if int(code) < 0 and -int(code) != signal.SIGTERM:
-            signals[int(rank)] = signal.Signals(-int(code)).name
+            signals[int(rank)] = _signal_name(-int(code))
     return signals
+
+
+def _signal_name(number: int) -> str:
+    """Name of a signal, or its number: real-time signals between SIGRTMIN and SIGRTMAX have no names."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _died(rank: int, name: str, states: Mapping[int, State]) -> str:

@@ -276,6 +276,12 @@ def test_a_killed_torchrun_is_named_and_a_saving_run_can_go_on() -> None:
     assert "--resume" not in diagnose({}, [], 1, 2).hint
 
 
+def test_a_signal_without_a_name_has_its_number() -> None:
+    tail = ["[0]:", "  rank      : 1 (local_rank: 1)", "  exitcode  : -36 (pid: 17)"]
+    assert "rank 1 was killed by signal 36 in step 3: forward pass" in diagnose(STATES, tail, 1, 2).message
+    assert diagnose({}, [], -36, 2).message == "torchrun was killed by signal 36"
+
+
 def test_a_rank_of_another_node_is_not_blamed_on_this_one() -> None:
     """Each launcher sees the states of its own ranks."""
     found = diagnose({0: STATES[0]}, [], 1, 1, num_nodes=2)
