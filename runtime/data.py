@@ -20,6 +20,11 @@ from .shards import Row, Shards, open_shard, open_text, pair_files, token_files
 from .shuffling import places_of
 
 
+class WrongTokens(InputError):
+    """Raised for tokens that the model does not know. Every rank reads the whole batch, so that all of them raise it
+    before the first message of a step."""
+
+
 class Source(Protocol):
     """A source of batches."""
 
@@ -72,8 +77,8 @@ class Files(ABC):
         if least < self.least_token or most >= self.vocab:
             wrong = most if most >= self.vocab else least
             place = places[int((tokens == wrong).any(1).int().argmax())]
-            raise InputError(f"{self.name}: sequence {place + 1:,} of {self.num_sequences:,} has token {wrong}, the "
-                             f"model knows 0 to {self.vocab - 1}", hint="use the model's own tokenizer")  # fmt: skip
+            raise WrongTokens(f"{self.name}: sequence {place + 1:,} of {self.num_sequences:,} has token {wrong}, the "
+                              f"model knows 0 to {self.vocab - 1}", hint="use the model's own tokenizer")  # fmt: skip
         return tokens
 
     @property

@@ -28,20 +28,26 @@ class Metrics:
     def __init__(self, job: Job, done: int, path: Path | None, tracker: str | None) -> None:
         """Starts after `done` finished steps. path: file of lines; tracker: a text of `checked_tracker`; None: neither.
 
-        Raises InputError for a file that cannot be written or has other lines, and for a tracker that does not start.
+        Raises InputError for a file that cannot be written or has other lines. `not_started` has the event of a tracker
+        that does not start: training is worth more than its metrics.
         """
         self.job, self.path = job, path
         self.has_failed = False
+        self.not_started: Event | None = None
         self.tracker: Tracker | None = None
         if path is not None:
             _begin(path, done)
         if tracker is not None:
-            self.tracker = open_tracker(tracker, job, done)
+            try:
+                self.tracker = open_tracker(tracker, job, done)
+            except Exception as error:  # a tracker raises classes of its own
+                reason = f"{error.message} ({error.hint})" if isinstance(error, InputError) else f"tracker: {error}"
+                self.not_started = {"event": "not_logged", "step": None, "reason": reason}
 
     def write(self, event: Event) -> Event | None:
         """Adds a step or an evaluation; other events have no metrics.
 
-        Returns the event of the first failure. Training goes on: it is worth more than its metrics.
+        Returns the event of the first failure. Training goes on.
         """
         if event["event"] not in ("step", "evaluation"):
             return None

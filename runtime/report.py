@@ -110,7 +110,8 @@ def event_line(event: Event, job: Job) -> str:
     if event["event"] == "not_saved":
         return not_saved_line(event)
     if event["event"] == "not_logged":
-        return f"the metrics of step {event['step']} were not written: {event['reason']}; training goes on"
+        which = "" if event["step"] is None else f" of step {event['step']}"
+        return f"the metrics{which} were not written: {event['reason']}; training goes on"
     if event["event"] == "terminated":
         return f"SIGTERM: stopped after step {event['step']} of {job.steps}"
     return _resumed_line(event) if event["event"] == "resumed" else ""

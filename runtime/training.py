@@ -15,6 +15,7 @@ import torch.distributed as dist
 from .checkpoint.memory_copies import MemoryCopies
 from .checkpoint.saver import Saver
 from .compiling import compile_layers
+from .data import WrongTokens
 from .failures import RunFailed
 from .metrics import Metrics
 from .rehearsal.memory import PeakMemory, cpu_peaks, forget_resident_peak, gpu_peaks
@@ -36,6 +37,7 @@ class Training:
         self.trainer, self.settings, self.recorder = trainer, settings, recorder
         self.saver, self.copies, self.terminated, self.metrics = saver, copies, terminated, metrics
         self.stopped = False  # whether a rank was signalled to end before the last step
+        self._saved = 0  # the last step that a save was started for, or that the run began after
 
     def run(self, done: int, before: int) -> dict[str, list[int]]:
         """Runs all steps after the first `done`. Returns peak bytes of every rank, by the names of PEAKS.
@@ -45,6 +47,7 @@ class Training:
         job, device = self.trainer.job, self.trainer.device
         tracked = PeakMemory(self.trainer.tensors()) if device.type == "cpu" else None
         forget_resident_peak()
+        self._saved = done
         if tracked is None:
             torch.cuda.empty_cache()  # memory left from drawing the weights is not part of a step
             torch.cuda.reset_peak_memory_stats(device)
@@ -76,6 +79,8 @@ class Training:
         except RunFailed:  # the checkpoint that is still being written is of a step before
             self._finish_saves()
             raise
+        except WrongTokens as error:
+            raise self._with_saved(index, error) from None
         step_s = time.perf_counter() - started
         job = self.trainer.job
         tokens = job.tokens_until(index + 1) - job.tokens_until(index)
@@ -91,8 +96,17 @@ class Training:
         self._report({"event": "evaluation", "step": step, "loss": loss, "batches": batches,
                       "seconds": time.perf_counter() - started})  # fmt: skip
 
+    def _with_saved(self, done: int, error: WrongTokens) -> WrongTokens:
+        """Saves the steps before the one with wrong tokens. Returns the error of it, with how to go on."""
+        self._save(done, due=done > self._saved)
+        self._finish_saves()
+        if self.saver is None or not done:
+            return error
+        return WrongTokens(error.message, hint=f"{error.hint}, then `--resume` with a corrected copy as `--data`")
+
     def _save(self, step: int, *, due: bool) -> None:
         if self.saver is not None:
+            self._saved = step if due else self._saved
             for event in self.saver.after(step, due=due):
                 self._report(event)
 

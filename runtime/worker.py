@@ -99,7 +99,7 @@ def _run(settings: Settings, status: Status, terminated: threading.Event) -> boo
         tell({"event": "initialised", "folder": job.init_from, **pretrained.summary(job.dtype)}, settings, recorder)
     saver, done = resumed(TrainerStates(trainer), settings, recorder)
     copies = _copies(trainer, settings, recorder, done)
-    training = Training(trainer, settings, recorder, saver, copies, terminated, _metrics(settings, job, done))
+    training = Training(trainer, settings, recorder, saver, copies, terminated, _metrics(settings, job, recorder, done))
     peaks = training.run(done, before)
     if training.metrics is not None:
         training.metrics.close()
@@ -127,11 +127,14 @@ def _sent(trainer: Trainer, done: int) -> Event:
     return {"exchanged": dict(zip(("sent_bytes", "scale_bytes", "ledger_bytes"), columns, strict=True))}
 
 
-def _metrics(settings: Settings, job: Job, done: int) -> Metrics | None:
+def _metrics(settings: Settings, job: Job, recorder: Recorder, done: int) -> Metrics | None:
     """Rank 0 writes the metrics of all ranks."""
     if dist.get_rank() != 0 or settings.metrics is settings.tracker is None:
         return None
-    return Metrics(job, done, None if settings.metrics is None else Path(settings.metrics), settings.tracker)
+    metrics = Metrics(job, done, None if settings.metrics is None else Path(settings.metrics), settings.tracker)
+    if metrics.not_started is not None:
+        tell(metrics.not_started, settings, recorder)
+    return metrics
 
 
 def _copies(trainer: Trainer, settings: Settings, recorder: Recorder, done: int) -> MemoryCopies | None:

@@ -42,6 +42,7 @@ def checked_tracker(text: str) -> str:
 
 
 def open_tracker(text: str, job: Job, done: int) -> Tracker:
-    """Starts the run of `checked_tracker`'s text after `done` finished steps. Raises InputError without an account."""
+    """Starts the run of `checked_tracker`'s text after `done` finished steps. Raises InputError without an account, and
+    what the package raises where it does not start."""
     name, _, where = text.partition("=")
     return TRACKERS[name].start(where, job, done)

@@ -21,6 +21,7 @@ from meshwright.errors import InputError
 from ..snapshots import environment
 from .fork import run
 from .jobs import deepseek, job
+from .launched import finish, start
 from .model.families import logits_of
 
 
@@ -91,6 +92,24 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"odd\.bin: .* not a multiple") as caught:
         open_source(str(tmp_path / "odd.bin"), 256, 8, 1, seed=0)
     assert caught.value.hint.startswith("write tokens as uint16")
+
+
+@pytest.mark.slow
+def test_a_wrong_token_in_the_middle_costs_no_step(two_ranks: Path, tmp_path: Path) -> None:
+    """The steps before it are saved, and a corrected copy goes on from there."""
+    tokens, folder = np.arange(16 * 40 + 1) % 61, tmp_path / "ckpt"
+    np.save(tmp_path / "good.npy", tokens)
+    tokens[16 * 8 * 3 + 5] = 61  # in the fourth batch of 8 sequences of 16
+    np.save(tmp_path / "bad.npy", tokens)
+    words = (str(two_ranks), "--device", "cpu", "--steps", "4", "--checkpoint", str(folder), "--max-restarts", "1")
+    code, out, err = finish(start(*words, "--checkpoint-every", "2", "--data", str(tmp_path / "bad.npy")))
+    assert code == 2, err
+    assert "bad.npy: sequence 25 of 40 has token 61, the model knows 0 to 60" in err
+    assert "`--resume` with a corrected copy as `--data`" in err
+    assert sorted(path.name for path in folder.glob("step-*")) == ["step-00000002", "step-00000003"]
+    code, out, err = finish(start(*words, "--resume", "--data", str(tmp_path / "good.npy")))
+    assert code == 0, err
+    assert "resumed after step 3" in out
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000])

@@ -17,7 +17,7 @@ from meshwright.runtime.metrics import Metrics
 from meshwright.runtime.report import event_line
 from meshwright.runtime.trackers.registry import TRACKERS, checked_tracker
 
-from meshwright.errors import InputError, MissingExtraError, UnknownNameError
+from meshwright.errors import MissingExtraError, UnknownNameError
 
 from .jobs import job
 
@@ -108,9 +108,26 @@ def test_without_an_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     pytest.importorskip("wandb").teardown()  # a process reads the variables once
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.setenv("WANDB_API_KEY", "no key")
-    with pytest.raises(InputError, match="--tracker wandb:") as caught:
-        Metrics(JOB, 0, None, "wandb=tiny")
-    assert "WANDB_MODE=offline" in caught.value.hint
+    check_training_goes_on(tmp_path / "m.jsonl", "wandb=tiny", "--tracker wandb: ", "WANDB_MODE=offline")
+
+
+def check_training_goes_on(path: Path, tracker: str, *words: str) -> None:
+    """A tracker that does not start is a warning with these words, and the file gets its lines."""
+    metrics = Metrics(JOB, 0, path, tracker)
+    assert metrics.not_started is not None
+    line = event_line(metrics.not_started, JOB)
+    assert line.startswith("the metrics were not written: ")
+    assert line.endswith("; training goes on")
+    assert all(word in line for word in words), line
+    assert metrics.write(step(1, 4.0)) is None
+    metrics.close()
+    assert json.loads(path.read_text())["loss"] == 4.0
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    (tmp_path / "file").write_text("no folder")
+    check_training_goes_on(tmp_path / "m.jsonl", f"tensorboard={tmp_path / 'file' / 'runs'}", "tracker: ", "file")
 
 
 def test_names_and_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
