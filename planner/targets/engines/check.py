@@ -4,44 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
-from ....errors import FieldProblem, InputError, MeshwrightError, did_you_mean, nearest
+from ....errors import FieldProblem, InputError, MeshwrightError
 from ....profiles.io.document import FieldPath, dotted
 from ....profiles.io.reader import read_document
 from ...document.serving_plan import ServingPlan
-from .base import TRANSFERS, EngineTarget
-from .command_line import (
-    READ_ENGINES,
-    Words,
-    WrittenOption,
-    commands_after,
-    fact_of,
-    known_options,
-    not_planned,
-    written_options,
-)
+from .base import TRANSFERS
+from .check_commands import PLACES, CheckedService, Wanted, compare_scripts, compare_words
+from .command_line import Words, not_planned
 from .emit import emit_serving
 from .registry import SERVING_LAUNCHERS, engine_target
 
-_ROUTERS = (("vllm-router",), ("python3", "-m", "sglang_router.launch_router"), ("trtllm-serve", "disaggregated"))
-# Options and keys that hold addresses, names and images of a user's own.
-_PLACES = frozenset({
-    "--host", "--port", "--node-rank", "--master-addr", "--dist-init-addr", "--config", "--served-model-name",
-    "--api-key", "--log-level", "--prefill", "--decode", "image", "name", "namespace", "hostname", "port", "urls",
-})  # fmt: skip
-_NEUTRAL = frozenset({"1", "auto"})  # values that an option of the layout has where the plan leaves it out
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckedService:
-    """The result of `check` on files of a deployment."""
-
-    framework: str  # the engine and its release
-    deployment_id: str
-    problems: list[FieldProblem] = field(default_factory=list)
-    not_judged: list[str] = field(default_factory=list)  # options that neither the plan nor the engine's list covers
+# Words of an engine in the name of an image.
+_IN_IMAGES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "tensorrt|trtllm"}
 
 
 def check_service(plan: ServingPlan, files: Mapping[str, str]) -> CheckedService:
@@ -61,9 +38,23 @@ def check_service(plan: ServingPlan, files: Mapping[str, str]) -> CheckedService
         written = ", ".join(name for name in expected if name != "plan.json")
         raise InputError(f"{', '.join(files)}: no file of this plan", hint=f"`emit` writes {written}")
     for name, text in compared.items():
-        compare = _scripts if name.endswith(".sh") else _documents
-        compare(checked, engine, name, text, expected[name])
+        compare = compare_scripts if name.endswith(".sh") else _documents
+        compare(checked, _wanted(plan, choice, name), name, text, expected[name])
     return checked
+
+
+def _wanted(plan: ServingPlan, choice: int, name: str) -> Wanted:
+    """The facts of the plan for a file; those of an instance where the file starts one."""
+    lengths, engine = plan.lengths, engine_target(str(plan.resolved["engine"]))
+    wanted = Wanted(engine=engine, longest=int(lengths.prompt.most + lengths.output.most),
+                    reuses_prefixes=plan.request["workload"]["prefix_hit"] > 0,
+                    further=name == "dynamo.yaml")  # fmt: skip
+    for pool in plan.candidate(choice).pools:
+        if name == ("serve.sh" if pool.role == "both" else f"{pool.role}.sh"):
+            gpus, node = pool.gpus // pool.instances, pool.gpus_per_node
+            several = not engine.by_mpi if gpus > node else min(node // gpus, pool.instances) > 1
+            return replace(wanted, devices=min(gpus, node), several=several)
+    return wanted
 
 
 def _expected(plan: ServingPlan, choice: int, files: Mapping[str, str], text: str) -> Mapping[str, str]:
@@ -81,84 +72,45 @@ def _expected(plan: ServingPlan, choice: int, files: Mapping[str, str], text: st
     return max(every, key=lambda names: len((set(names) & set(files)) - {"plan.json"}))
 
 
-def _scripts(checked: CheckedService, engine: EngineTarget, name: str, text: str, expected: str) -> None:
-    """The command of a script beside that of the plan."""
-    programs = (engine.start, *_ROUTERS)
-    found, planned = commands_after(programs, text), commands_after(programs, expected)
-    if not found:
-        checked.problems.append(FieldProblem(f"no command of {engine.name} in it", file=name,
-                                             hint=f"a line with `{' '.join(engine.start)}`"))  # fmt: skip
-        return
-    own = "" if name == "router.sh" else engine.name
-    _words(checked, own, name, found[-1], planned[-1])
-
-
-def _words(checked: CheckedService, engine: str, name: str, words: Words, expected: Words) -> None:
-    """Options of a command. engine: whose options they are; empty: of another program."""
-    flags = {option.name for option in written_options(expected) if not option.value}
-    planned = {_identity(engine, option): option for option in written_options(expected, flags)}
-    seen = set[str]()
-    for option in written_options(words, flags):
-        identity = _identity(engine, option)
-        seen.add(identity)
-        message = _against(engine, option, planned.get(identity))
-        if message is None:
-            checked.not_judged.append(option.name)
-        elif message:
-            hint = _near(engine, option.name) if message == "unknown option" else ""
-            checked.problems.append(
-                FieldProblem(message, file=name, line=option.line, field=option.written, hint=hint)
-            )
-    line = words[0][1] if words else 0
-    checked.problems.extend(
-        FieldProblem(f"is missing: the plan has `{option.name} {option.value}`".rstrip(" `") + "`", file=name,
-                     line=line, field=option.name)
-        for identity, option in planned.items() if identity not in seen and option.name not in _PLACES
-    )  # fmt: skip
-
-
-def _identity(engine: str, option: WrittenOption) -> str:
-    """Equal for the spellings of an option."""
-    return fact_of(engine, option.name) or option.name
-
-
-def _near(engine: str, name: str) -> str:
-    return did_you_mean(nearest(name, sorted(known_options(engine))))
-
-
-def _against(engine: str, option: WrittenOption, planned: WrittenOption | None) -> str | None:
-    """The fault of an option, empty for nothing; None: not judged."""
-    if option.name in _PLACES:
-        return ""
-    if planned is not None:
-        return "" if option.value == planned.value else f"is `{option.value}`, the plan has `{planned.value}`"
-    if engine in READ_ENGINES and option.name not in known_options(engine):
-        return "unknown option"
-    if (what := not_planned(option.name)) is not None:
-        return f"{what}: the plan does not have it"
-    if fact_of(engine, option.name) is None:
-        return None
-    return "" if option.value in _NEUTRAL else "the plan does not have it"
-
-
-def _documents(checked: CheckedService, engine: EngineTarget, name: str, text: str, expected: str) -> None:
+def _documents(checked: CheckedService, wanted: Wanted, name: str, text: str, expected: str) -> None:
     """Values of YAML beside those of the plan; lists of arguments as options."""
-    planned = dict(_leaves(name, expected))
-    found = dict(_leaves(name, text))
+    planned, found = dict(_leaves(name, expected)), dict(_leaves(name, text))
     for path, (value, line) in found.items():
-        if path[-1] in _PLACES or "labels" in path or "matchLabels" in path:
-            continue
-        if path not in planned:
+        want = planned[path][0] if path in planned else None
+        if path[-1] == "args" and isinstance(value, list) and isinstance(want, list):
+            of = replace(wanted, further=True) if "initContainers" in path else wanted
+            compare_words(checked, of, name, _with_line(value, line), _with_line(want, line))
+        elif (message := _fault(wanted, path, value, want)) is None:
             checked.not_judged.append(dotted(path[1:]))
-        elif path[-1] == "args" and isinstance(value, list):
-            _words(checked, engine.name, name, _with_line(value, line), _with_line(planned[path][0], line))
-        elif value != planned[path][0]:
-            message = f"is `{value}`, the plan has `{planned[path][0]}`"
+        elif message:
             checked.problems.append(FieldProblem(message, file=name, line=line, field=dotted(path[1:])))
     checked.problems.extend(
         FieldProblem(f"is missing: the plan has `{value}`", file=name, field=dotted(path[1:]))
-        for path, (value, _) in planned.items() if path not in found and path[-1] not in _PLACES
+        for path, (value, _) in planned.items() if path not in found and path[-1] not in PLACES
     )  # fmt: skip
+
+
+def _fault(wanted: Wanted, path: FieldPath, value: Any, planned: Any) -> str | None:
+    """The fault of a value, empty for nothing; None: not judged. planned: None where the plan lacks the key."""
+    key = str(path[-1])
+    if key == "image":
+        return _other_engine(wanted.engine.name, str(value))
+    if key in PLACES or ({"labels", "matchLabels"} & set(path) and not key.endswith("/role")):
+        return ""
+    if key == "urls" and isinstance(value, list) and isinstance(planned, list):
+        number = len(set(value))
+        return "" if number == len(planned) else f"names {number} instances, the plan has {len(planned)}"
+    if planned is not None:
+        return "" if value == planned else f"is `{value}`, the plan has `{planned}`"
+    effects = (not_planned(f"--{str(part).replace('_', '-')}") for part in path)
+    what = next((effect for effect in effects if effect), None)
+    return None if what is None or value in (1, None) else f"{what}: the plan does not have it"
+
+
+def _other_engine(engine: str, image: str) -> str:
+    """A fault where an image has the name of another engine and not that of this one."""
+    named = [name for name, words in _IN_IMAGES.items() if re.search(words, image, re.IGNORECASE)]
+    return "" if not named or engine in named else f"is an image of {' and '.join(named)}, the plan has {engine}"
 
 
 def _with_line(words: Sequence[Any], line: int) -> Words:

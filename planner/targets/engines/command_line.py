@@ -18,6 +18,7 @@ from ....errors import FieldProblem, InputError, did_you_mean, nearest
 from ....profiles.model.load import published_in
 from ....profiles.stack.engines import shipped_engines
 from ..scripts import is_list, plain_words
+from ..shell.followed import Followed
 from ..shell.script import follow
 from ..shell.values import shown
 
@@ -29,7 +30,8 @@ _PROGRAMS = {
 }
 Words = Sequence[tuple[str, int]]  # words with their lines
 READ_ENGINES = tuple(_PROGRAMS)
-_LISTS = {"vllm": "vllm-0.32", "sglang": "sglang-0.5.23"}
+# Those of trtllm-serve: NVIDIA/TensorRT-LLM 00209af1, tensorrt_llm/commands/serve.py, with dashes.
+_LISTS = {"vllm": "vllm-0.32", "sglang": "sglang-0.5.23", "tensorrt-llm": "tensorrt-llm-1.2"}
 # Option -> fact.
 _FACTS: Mapping[str, Mapping[str, str]] = {
     "vllm": {
@@ -55,7 +57,8 @@ _NOT_PLANNED: Mapping[str, str] = {
     "--kv-transfer-config": "disaggregated prefill, or a cache outside the GPUs",
     "--disaggregation-mode": "disaggregated prefill",
     "--decode-context-parallel-size": "context parallelism", "--prefill-context-parallel-size": "context parallelism",
-    "--attn-cp-size": "context parallelism", "--moe-dp-size": "data parallelism of experts",
+    "--context-parallel-size": "context parallelism", "--attn-cp-size": "context parallelism",
+    "--moe-dp-size": "data parallelism of experts",
     "--enable-two-batch-overlap": "overlap of two batches", "--enable-dbo": "overlap of two batches",
     "--cpu-offload-gb": "weights on the host", "--dllm-algorithm": "a diffusion model",
 }  # fmt: skip
@@ -160,15 +163,20 @@ def instance_of(command: CommandLine, *, is_moe: bool) -> ReadInstance:
 def known_options(engine: str) -> frozenset[str]:
     """Options that the engine's own parser has."""
     text = Path(__file__).with_name(f"{_LISTS[engine]}.txt").read_text(encoding="utf-8")
-    return frozenset(text.split()) | frozenset(_FACTS[engine])
+    return frozenset(text.split()) | frozenset(_FACTS.get(engine, ()))
 
 
 def commands_after(programs: Iterable[Sequence[str]], text: str, given: Sequence[str] = ()) -> list[Words]:
     """(word, line) after the words of one of the programs, of each command of a script. given: as in `commands_of`."""
     named = {found[1]: found[2] for word in given if (found := _NAMED.fullmatch(word))}
     positional = [word for word in given if not _NAMED.fullmatch(word)]
+    return started(programs, follow(text, named, positional or None))
+
+
+def started(programs: Iterable[Sequence[str]], followed: Followed) -> list[Words]:
+    """(word, line) after the words of one of the programs, of each command that was followed."""
     out = list[Words]()
-    for command in follow(text, named, positional or None).commands:
+    for command in followed.commands:
         words = list(zip(command.words, command.lines or (command.line,) * len(command.words), strict=True))
         if (start := _start(programs, command.words)) is not None:
             out.append(words[start:])
