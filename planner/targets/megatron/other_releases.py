@@ -36,6 +36,8 @@ _NEUTRAL: Mapping[str, tuple[str, Any, str]] = {
     "--schedule-method": ("str", "vanilla", "another schedule"),
     "--output-layer-slice-num": ("int", 1, "a head in slices"),
     "--cla-share-factor": ("int", 1, "keys and values that layers share"),
+    "--shared-expert-gate-output-dimension": ("int", 1, "a gate of shared experts for each dimension"),
+    "--n-hash-layers": ("int", 0, "layers whose experts are chosen by tokens"),
     "--sparsity": ("str", "none", "sparse attention"),
     "--num-residual-streams": ("int", 1, "several residual streams"),
 }  # fmt: skip
@@ -75,7 +77,12 @@ CHANGES: Mapping[str, str] = {
     r"--scheduler-batch-size": "a batch that changes",
     r"--output-logit-dtype": "logits in another precision",
     r"--(xielu|xiprelup?)": "an activation that no plan has",
-    r"--no-(final|attn|mlp)-layernorm|--post-layer-norm": "norms in other places",
+    r"--no-(final|attn|mlp|post)-layer-?norm|--post-(layer-)?norm|--sandwich-ln|--deepnorm": "norms in other places",
+    r"--glm": "attention to a part of the sequence from both sides",
+    r"--schedules-method": "another schedule",
+    r"--use-dynapipe": "a batch and a schedule that follow the lengths of samples",
+    r"--(o2-(gradient|optimizer)|quant-(grads|states)|compress-optimizer)": "states of another size",
+    r"--geglu": "GeGLU, which Megatron's programs lack",
 }
 _OF_DEEPSPEED = (
     r"tile-factor|memory-centric-tiled-linear|load-teacher|(num-layers|hidden-size|num-attention-heads|num-experts)-teacher|"
@@ -112,12 +119,18 @@ _OF_ASCEND = (
     r"moe-(comm|device-level)-aux-loss-coeff|fix-router|moe-revert-type-after-topk|aiqos(-.*)?|ttp-.*|npu-datadump|"
     r"enable-(high-availability|hbmfault-repair|worker-reboot|elastic-training|mg2hf-convert|thinking)|cut-max-seqlen|"
     r"distributed-optimizer-no-replica|drop-thinking|use-triton-.*|swap-(modules|optimizer-times)|"
-    r"optimizer-selection|fix-sub-seq-length|use-dsa-absorb|use-glm-rope"
+    r"optimizer-selection|fix-sub-seq-length|use-dsa-absorb|use-glm-rope|dpo-beta|ref-model|pref-ftx|mtp-spec|"
+    r"rmsnorm-weight-in-fp32|input-layernorm-in-fp32|query-pre-attn-scalar|dualpipev-dw-detach"
 )
 _OF_COMPRESSION = (
     r"(pipeline|tensor)-(compress-method|ae-dim|qr-r|k|m|bits)|start-(pipeline-compress-rank|tensor-compress-layer)|"
     r"(inter-)?grad-comp-(rank|type|warm-up|epilogue-only)|use-error-feedback|"
     r"gradient-quantization-bits-(inter|intra)|gq-group-size-(inter|intra)"
+)
+_OF_GLM = (
+    r"gpt-prob|single-span-prob|average-block-length|min-gmask-ratio|length-per-sample|(greedily-)?aggregate-.*|"
+    r"multitask-ratio|(adaptive|unified)-multitask-encoding(-length)?|shrink-(logit-)?embedding-gradient(-alpha|-steps)?|"
+    r"ul2-(denoiser.*|like-ul2r|mean-span-lengths|pack-any|scale-normal-std)|(dynapipe|dion)-.*"
 )
 _OF_FLAGSCALE = r"rotary-position-embeddings-in-fp32|rotary-interleaved-patch|layernorm-init-weight|distributed-engine"
 _OF_HYGON = (
@@ -129,7 +142,7 @@ _OF_HYGON = (
 # Options that change no layout, model or batch: kernels, logs, data, and companions of an option that CHANGES or
 # another part of the reader names. Some forks have underscores for hyphens.
 _NAMES = f"{_OF_DEEPSPEED}|{_OF_MEGATRON}|{_OF_PATCHES}|{_OF_HABANA}|{_OF_ASCEND}|{_OF_HYGON}"
-_NAMES = f"{_NAMES}|{_OF_COMPRESSION}|{_OF_FLAGSCALE}".replace("-", "[-_]")
+_NAMES = f"{_NAMES}|{_OF_COMPRESSION}|{_OF_FLAGSCALE}|{_OF_GLM}".replace("-", "[-_]")
 HARMLESS = rf"^--({_NAMES})$"
 
 

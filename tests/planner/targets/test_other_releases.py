@@ -27,7 +27,8 @@ def imported(folder: Path, text: str) -> Imported:
     "--no-contiguous-buffers-in-local-ddp --overlap-p2p-communication --force-ds-sequence-parallel",
     "--no_contiguous_buffers_in_local_ddp", "--pre-tockens 65536 --sparse-mode 2 --optimization-level 2 --use-mc2",
     "--num-seq-splits 1 --moe-num-capacity-bins 0 --schedule-method vanilla", "--rl-generation-lag 1 --otel-enabled",
-    "--use-hip-profiler --reproduce --use-primus-topk-router", "--cache-fp8-weight True --check-tp-norm",
+    "--use-hip-profiler --reproduce --use-primus-topk-router", "--gpt-prob 0.7 --n-hash-layers 0",
+    "--cache-fp8-weight True --check-tp-norm",
 ])  # fmt: skip
 def test_options_without_effect(tmp_path: Path, added: str) -> None:
     assert not imported(tmp_path, DENSE.format(added=added)).gaps
@@ -42,6 +43,7 @@ def test_options_without_effect(tmp_path: Path, added: str) -> None:
     ("--te-precision-config-file p.yaml", "layers in another precision"),
     ("--kitchen-recipe-number 2", "layers in another precision"), ("--grad_comp", "compressed gradients"),
     ("--standalone-embedding-stage", "a stage for the embedding alone"), ("--xielu", "an activation that no plan has"),
+    ("--glm", "attention to a part of the sequence from both sides"), ("--deepnorm", "norms in other places"),
 ])  # fmt: skip
 def test_options_with_an_effect(tmp_path: Path, added: str, text: str) -> None:
     assert [gap.message for gap in imported(tmp_path, DENSE.format(added=added)).gaps] == [text]
