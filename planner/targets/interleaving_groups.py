@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from ...cost_models.degrees import interleaving_group
 from ...cost_models.layouts import Layout
 from ...errors import InputError
 from .megatron.stages import GROUP_SIZE, refused_groups
 from .options import Facts, Table
+
+# The option in every framework's spelling, among those of a whole layout.
+_SIZE = re.compile(r"microbatch.group.size")
 
 
 def check_groups(facts: Facts, layout: Layout, batch: int, table: Table) -> None:
@@ -17,8 +22,10 @@ def check_groups(facts: Facts, layout: Layout, batch: int, table: Table) -> None
     number = batch // replicas
     if not (reason := refused_groups(group, layout.pp, number)):
         return
-    named = [name for entry in table.entries if entry.fields == ("interleaving_group",) for name in entry.options]
-    hint = f"set {(*named, GROUP_SIZE)[0]} to {int(interleaving_group(layout.pp, number))}"
+    named = [name for entry in table.entries if "interleaving_group" in entry.fields for name in entry.options
+             if _SIZE.search(name)]  # fmt: skip
+    size = int(interleaving_group(layout.pp, number))
+    hint = f"set {named[0]} to {size}" if named else f"groups of {size} would run, which {GROUP_SIZE} of Megatron sets"
     if number < layout.pp:
         hint = f"a global batch of at least {layout.pp} x {replicas} = {layout.pp * replicas}, or no virtual stages"
     count = f"batch {batch} / (dp {layout.dp} x micro-batch {layout.micro_batch}) = {number}"

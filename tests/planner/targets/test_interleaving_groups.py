@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from meshwright.cost_models.layouts import parse
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.importing import import_config
 from meshwright.planner.request.load import load_request
 from meshwright.planner.targets.check import check_files
 from meshwright.planner.targets.emit import LayoutRefusedError, emit
+from meshwright.planner.targets.interleaving_groups import check_groups
+from meshwright.planner.targets.readers.registry import READERS
 
 from meshwright.errors import FieldProblem, InputError
 
@@ -75,6 +78,20 @@ def test_groups_that_megatron_refuses_are_a_problem(
     assert f"{reason} (batch {batch} / (dp 2 x micro-batch 1) = {batch // 2})" in problem.message
     assert hint in problem.hint
     assert (problem.line > 0) == (group is not None)
+
+
+@pytest.mark.parametrize(("name", "hint"), [
+    ("megatron-swift", "set microbatch_group_size_per_vp_stage to 6"),
+    ("verl", "set actor_rollout_ref.actor.megatron.override_transformer_config."
+             "microbatch_group_size_per_vp_stage to 6"),
+    ("areal", "groups of 6 would run, which --microbatch-group-size-per-virtual-pipeline-stage of Megatron sets"),
+])  # fmt: skip
+def test_hints_name_the_option_of_the_file(name: str, hint: str) -> None:
+    table = next(reader for reader in READERS if reader.name == name).table(None)
+    layout = parse(LAYOUT)
+    with pytest.raises(InputError) as error:
+        check_groups({"interleaving_group": 5}, layout, 22, table)
+    assert error.value.hint == hint
 
 
 @pytest.mark.parametrize("target", FILE)
