@@ -37,12 +37,16 @@ class Arguments:
     off: set[str] = field(default_factory=set)
     # num_nodes, gpus_per_node and world, where they are stated.
     ranks: dict[str, int] = field(default_factory=dict)
+    # The word that stands for a number of nodes that is not set; "": none.
+    open_nodes: str = ""
     # Whether micro-batches are cut by tokens: their number follows from the data.
     by_tokens: bool = False
     # Whether its launcher starts one rank unless `ranks` says otherwise.
     alone: bool = False
     # Variable -> value assigned in the text.
     environment: dict[str, str] = field(default_factory=dict)
+    # Place of a positional parameter -> the name that the script gives it.
+    parameters: dict[int, str] = field(default_factory=dict)
     # Values that cannot be read.
     problems: list[FieldProblem] = field(default_factory=list)
     # Values that the release does not know, and values that only a run or its user can give.
@@ -112,8 +116,10 @@ class Arguments:
         self.of_equals |= other.of_equals
         self.off |= other.off
         self.ranks |= other.ranks
+        self.open_nodes = self.open_nodes or other.open_nodes
         self.alone |= other.alone
         self.environment |= other.environment
+        self.parameters |= other.parameters
         self.problems += other.problems
         self.unclear += other.unclear
         self.blocks |= other.blocks

@@ -112,11 +112,19 @@ def ranks_stated(facts: Facts, arguments: Arguments) -> int:
     if "world" in ranks:
         return ranks["world"]
     if "gpus_per_node" in ranks:
-        return ranks["gpus_per_node"] * ranks.get("num_nodes", 1)
+        split = prod(int(facts.get(name, 1)) for name in ("tp", "cp", "pp"))
+        several = arguments.open_nodes and "num_nodes" not in ranks and split > ranks["gpus_per_node"]
+        return 0 if several else ranks["gpus_per_node"] * ranks.get("num_nodes", 1)
     if "num_gpus" in facts:
         return int(facts["num_gpus"])
     copies = facts.get("dp") or facts.get("dp_by_batch") or 0
     return int(copies) * prod(int(facts.get(name, 1)) for name in ("tp", "cp", "pp"))
+
+
+def one_node(arguments: Arguments) -> list[str]:
+    """A sentence where a launcher takes its number of nodes from a variable that is not set."""
+    open_nodes = arguments.open_nodes if "num_nodes" not in arguments.ranks else ""
+    return [f"`{open_nodes}` nodes, which is not set: one node is taken"] if open_nodes else []
 
 
 def gpus_named(given: Mapping[str, Any]) -> int | None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from .argv import Arguments, launcher_name
+from .shell.values import marks, shown
 
 # Options of launchers that set the number of ranks: torchrun, deepspeed, srun, mpirun; accelerate 1.15
 # (commands/launch.py), which counts the processes of all machines.
@@ -33,6 +34,8 @@ def launched(words: Sequence[str], arguments: Arguments) -> None:
         value = value if equals else words[index + 1] if index + 1 < len(words) else ""
         if key is not None and value.isdigit():
             arguments.ranks[key] = int(value)
+        elif key == "num_nodes" and marks(value):
+            arguments.open_nodes = shown(value).partition(" by ")[0]
         elif name == "--include":
             arguments.ranks |= _included(value)
     if "jsrun" in names:

@@ -112,14 +112,10 @@ def judge(arguments: Arguments, reading: Reading, table: Table) -> None:
         arguments.unknown = {name: line for name, line in arguments.unknown.items() if name not in aside}
         arguments.notes.append(f"{', '.join(aside)}: of a program other than {reading.forked}'s: taken to change no "
                                "step")  # fmt: skip
-    others = {name: line for name, line in arguments.of_equals.items()
-              if reading.change_of(name) or not reading.says_nothing(name)}  # fmt: skip
-    if others:
-        arguments.notes.append(f"{', '.join(others)} (line {min(others.values())}): of a job with otherwise the same "
-                               "options, which is not the one that is read")  # fmt: skip
     if text := reading.other_program(arguments.program):
         hint = "give the file that starts the training" if text.endswith("does not train") else ""
         gaps.append(FieldProblem(text, hint=hint))
+    _name_others(arguments, reading, gaps)
     known = {(gap.field, gap.message) for gap in arguments.gaps}
     arguments.gaps += [gap for gap in gaps if (gap.field, gap.message) not in known]
     arguments.unclear = []
@@ -138,6 +134,18 @@ def pass_over(arguments: Arguments, framework: str, known: Collection[str], read
         del arguments.unknown[name]
     if dropped:
         arguments.notes.append(f"{', '.join(dropped)}: {framework} has no such option and passes over it")
+
+
+def _name_others(arguments: Arguments, reading: Reading, gaps: Iterable[FieldProblem]) -> None:
+    """Names options of an equal job that is not read, and the parameters that a gap depends on."""
+    others = {name: line for name, line in arguments.of_equals.items()
+              if reading.change_of(name) or not reading.says_nothing(name)}  # fmt: skip
+    if others:
+        arguments.notes.append(f"{', '.join(others)} (line {min(others.values())}): of a job with otherwise the same "
+                               "options, which is not the one that is read")  # fmt: skip
+    if arguments.parameters and any(re.search(r"\$\{?\d", gap.message) for gap in gaps):
+        listed = ", ".join(f"{place} {name}" for place, name in sorted(arguments.parameters.items()))
+        arguments.notes.append(f"the script takes by --arg, in turn: {listed}")
 
 
 def read_facts(arguments: Arguments, table: Table) -> Facts:

@@ -37,6 +37,8 @@ _NO_TRAINING = re.compile(
 _FILES = ("--config", "--config-file", "--config_file", "--yaml-cfg", "--args-file")
 # Files without options of a training.
 _SETTINGS_OF_USERS = re.compile(r"bashrc|profile|activate|conda|module|\.env$|^set_env\.sh$|^setvars\.sh$")
+# A positional parameter that a script gives a name: MODEL_SIZE=${2:-8B}
+_PARAMETER = re.compile(r"(?m)^(?:export +)?([A-Za-z_]\w*)=[\"']?\$\{?(\d+)(?::?-[^}\n]*)?\}?[\"']?\s*(?:#.*)?$")
 _NAMED = re.compile(r"([A-Za-z_]\w*|\d+)=(.*)", re.DOTALL)
 
 
@@ -128,6 +130,7 @@ def _read_script(path: str, text: str, options: OptionList, given: Sequence[str]
     if not arguments.settings and (elsewhere := _elsewhere(followed)) is not None:
         arguments.problems.append(elsewhere._replace(file=path))
     _describe(arguments, followed, path, pbs_ranks(text))
+    arguments.parameters = {int(found[2]): found[1] for found in _PARAMETER.finditer(text)}
     return arguments
 
 

@@ -11,6 +11,8 @@ genggui001/Megatron-DeepSpeed-Llama (megatron/model/llama_model.py).
 
 from __future__ import annotations
 
+import posixpath
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -146,9 +148,18 @@ _NAMES = f"{_NAMES}|{_OF_COMPRESSION}|{_OF_FLAGSCALE}|{_OF_GLM}".replace("-", "[
 HARMLESS = rf"^--({_NAMES})$"
 
 
+# Programs of Megatron-LM, MindSpeed-LLM, Pai-Megatron-Patch and of forks of Llama that train what their options state.
+_PROGRAMS = re.compile(
+    r"((pre|post)?train|finetune|sft|main|run)(_(gpt\d?|hybrid|mamba|bert|t5|ict|retro|vlm|llava|megatron_\w+|mcore_\w+|"
+    r"llama\w*|qwen\w*|mi[sx]tral\w*|deepseek\w*|baichuan\w*|yi|gemma\w*|sft|\w*_sft))*\.py")
+
+
 def modernise(arguments: Arguments) -> None:
     """Renames options, drops those at the value that changes nothing, and names the gaps of the others."""
     given = arguments.settings
+    name = posixpath.basename(arguments.program.strip("'\""))
+    if name.endswith(".py") and not _PROGRAMS.fullmatch(name):
+        arguments.notes.append(f"{name} is a program of its own: taken to train the model that its options state")
     for old, new in RENAMED.items():
         if old in given:
             arguments.replace(old, {new: given[old]})

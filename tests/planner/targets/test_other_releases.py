@@ -120,3 +120,13 @@ def test_equal_jobs_with_other_options_of_forks(tmp_path: Path) -> None:
     jobs = f"if [ $1 = a ]; then\n{plain}\nelif [ $1 = b ]; then\n{other}\nfi\n"
     notes = [note for note in imported(tmp_path, jobs).assumed if "otherwise the same" in note]
     assert [note.partition(":")[0] for note in notes] == ["--msamp (line 11)"]
+
+
+@pytest.mark.parametrize(("program", "own"), [
+    ("pretrain_gpt.py", False), ("pretrain_mcore_llama.py", False), ("finetune_llama.py", False), ("train.py", False),
+    ("pretrain_gpt_sft.py", False), ("posttrain_gpt.py", False), ("pretrain_maskllm.py", True),
+])  # fmt: skip
+def test_programs_of_their_own_are_named(tmp_path: Path, program: str, own: bool) -> None:
+    found = imported(tmp_path, DENSE.format(added="").replace("pretrain_gpt.py", program))
+    assert [note for note in found.assumed if "program of its own" in note] == own * [
+        f"{program} is a program of its own: taken to train the model that its options state"]  # fmt: skip

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from meshwright.planner.importing import Imported, import_config
 
+from meshwright.errors import InputError
+
 WORDS = """--num-layers $layers --hidden-size $hidden --num-attention-heads 8 --seq-length 2048 \\
   --max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 16 --vocab-size 32000 --bf16"""
 COMMAND = f"torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py {WORDS}"
@@ -53,3 +55,23 @@ def test_an_option_of_a_fork_that_is_off(tmp_path: Path) -> None:
     assert not imported(tmp_path, f"{sizes}{COMMAND} --is-tensor-compress False\n").gaps
     assert [gap.field for gap in imported(tmp_path, f"{sizes}{COMMAND} --is-tensor-compress True\n").gaps] == [
         "--is-tensor-compress"]  # fmt: skip
+
+
+def test_names_of_positional_parameters(tmp_path: Path) -> None:
+    """They are listed where a gap depends on one, and not where only a path does."""
+    text = f'layers=${{2:-4}}\nhidden="$3"  # width\nexport OUT=$1\n{COMMAND} --save $OUT\n'
+    found = imported(tmp_path, text)
+    assert [gap.field for gap in found.gaps] == ["--hidden-size"]
+    assert "the script takes by --arg, in turn: 1 OUT, 2 layers, 3 hidden" in found.assumed
+    assert not imported(tmp_path, text.replace('"$3"', "512")).gaps
+    assert not [note for note in imported(tmp_path, text.replace('"$3"', "512")).assumed if "takes by" in note]
+
+
+def test_a_number_of_nodes_that_is_not_set(tmp_path: Path) -> None:
+    """One node is taken and named, unless the degrees need more."""
+    text = f"layers=4\nhidden=512\n{COMMAND}\n".replace("--nnodes 1", "--nnodes $NNODES")
+    found = imported(tmp_path, text)
+    assert (str(found.layout), found.gaps) == ("dp8-mbs1-z0-rnone", ())
+    assert "`$NNODES` nodes, which is not set: one node is taken" in found.assumed
+    with pytest.raises(InputError, match="gpus: is missing"):
+        imported(tmp_path, f"{text.rstrip()} --tensor-model-parallel-size 8 --pipeline-model-parallel-size 2\n")
