@@ -25,6 +25,7 @@ def known_model(name: str) -> ModelSpec | None:
     """The model of the catalogue with the shapes of `name` (`NousResearch/Meta-Llama-3-8B-Instruct`), also of its
     folder in the Hub's cache (`models--Qwen--Qwen2.5-14B/snapshots/97e1e763`); None for one in a number format that
     plans do not train."""
+    name = name.replace("\\", "/")  # a folder of Windows
     if cached := _CACHED.search(name):
         name = f"{cached[1]}/{cached[2]}"
     return catalogued(name) or (release_of(name) if number_format(name) in _TRAINED_IN else None)

@@ -110,6 +110,11 @@ def modernise(arguments: Arguments) -> None:
 def _plugin(arguments: Arguments) -> None:
     """The ZeRO stage, from the YAML or from the JSON that it names."""
     given = arguments.settings
+    own = option_list("deepspeed")[0].options
+    aside = [name for name in arguments.unknown if name.removeprefix(PLUGIN).partition(".")[0] in own]
+    if aside:
+        arguments.unknown = {name: line for name, line in arguments.unknown.items() if name not in aside}
+        arguments.notes.append(f"{', '.join(aside)}: of DeepSpeed's JSON, accelerate passes over them in its YAML")
     named = given.pop(FILE, None)
     path = next((path for path, text in arguments.texts.items() if '"zero_optimization"' in text), None)
     if path is not None:

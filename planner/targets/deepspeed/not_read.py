@@ -46,6 +46,7 @@ EXCLUSIVE = (("bf16.enabled", "fp16.enabled"),)
 PRECISION_OPEN = "the precision is `auto`, that of the trainer: taken as on, bf16 before fp16"
 # deepspeed 0.19, deepspeed/runtime/engine.py, _configure_zero_optimizer: stages 1 and 2 do not take offload_param.
 STAGE_3_ALONE = "offload_param is read as none: DeepSpeed keeps weights on the host in ZeRO-3 alone"
+_SIZES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 # Older name of a block that keeps states or weights on the host (runtime/zero/config.py) -> its present name.
 _DEPRECATED = {"cpu_offload": "offload_optimizer", "cpu_offload_param": "offload_param"}
 # Older name of `bf16.enabled`, which counts where that is absent (deepspeed 0.19, runtime/precision_config.py).
@@ -83,6 +84,10 @@ def modernise(arguments: Arguments) -> None:
             given.setdefault(device, "cpu")
             arguments.lines.setdefault(device, arguments.lines[name])
             arguments.files.setdefault(device, arguments.files.get(name, ""))
+    batch, micro, steps = _SIZES
+    if batch in given and not {micro, steps} & arguments.lines.keys():  # runtime/config.py: divides it by the ranks
+        arguments.lines[steps], arguments.files[steps] = arguments.lines[batch], arguments.files.get(batch, "")
+        given[steps] = 1
     _name_switches(arguments)
     ratio = "zero_optimization.offload_optimizer.ratio"
     if given.get(ratio, 1) != 1:

@@ -29,7 +29,12 @@ def _shards_write(setup: Setup) -> Settings:
 
 
 def _shards_read(settings: Settings, facts: Facts) -> Facts:
-    return {"zero": settings.get("zero_optimization.stage", 0), **techniques.states_read(settings)}
+    """The ZeRO stage. A pipeline in bf16 shards the states at stage 0, too (deepspeed/runtime/engine.py,
+    _do_optimizer_sanity_check: BF16_Optimizer); without a pipeline every rank has all of them."""
+    stage = settings.get("zero_optimization.stage", 0)
+    shards = settings.get(f"{PYTHON}.PIPELINE_STAGES", 1) > 1 and settings.get(f"{PYTHON}.DATA_PARALLEL", 2) > 1
+    return {"zero": 1 if shards and not stage and settings.get("bf16.enabled") else stage,
+            **techniques.states_read(settings)}  # fmt: skip
 
 
 def _overlap_write(setup: Setup) -> Settings:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ....cost_models.arrays import Mask
-from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS
+from ....cost_models.layouts import CP_ALGORITHMS, OFFLOADS, PRECISIONS
 from ....cost_models.problem import Problem
 from ....cost_models.specs.model import ModelSpec
 from ....cost_models.specs.workload import Workload
@@ -56,6 +56,12 @@ def _host_optimizer(columns: Columns, problem: Problem) -> Mask:
 
 def _no_sequence_parallel(columns: Columns, problem: Problem) -> Mask:
     return np.asarray((columns["tp"] == 1) | (columns["sequence_parallel"] == 0))
+
+
+def _whole_states(columns: Columns, problem: Problem) -> Mask:
+    # runtime/engine.py takes its BF16_Optimizer for a pipeline in bf16, whatever the stage is.
+    in_pipeline = (columns["pp"] > 1) & (columns["dp"] > 1) & (columns["precision"] == PRECISIONS.index("bf16"))
+    return np.asarray((columns["zero"] > 0) | ~in_pipeline)
 
 
 def _ulysses_alone(columns: Columns, problem: Problem) -> Mask:
@@ -199,6 +205,8 @@ TARGET = Target(
     rules=(
         Rule(f"{_N}: pipeline", ("pp", "zero"), _pipeline,
              "PipelineEngine refuses ZeRO-2 and 3 (z{zero} with pp {pp})"),
+        Rule(f"{_N}: states", ("pp", "dp", "zero", "precision"), _whole_states,
+             "its pipeline shards the states in bf16: z0 is z1 there (pp {pp})"),
         Rule(f"{_N}: sequence_parallel", ("tp", "sequence_parallel"), _no_sequence_parallel,
              "AutoTP keeps activations whole: no sequence parallelism with tp {tp}"),
         Rule(f"{_N}: stages", ("pp",), _even_stages,

@@ -16,7 +16,7 @@ from ..argv import Arguments
 from ..scripts import ranks_of
 from ..several_jobs import chosen
 from ..shell.jobs import slurm_variables
-from ..shell.nearby import is_script
+from ..shell.nearby import is_script, started_script
 from ..shell.values import marks, shown
 from . import engine_files
 
@@ -99,6 +99,10 @@ def _elsewhere(program: str, followed: Followed) -> FieldProblem:
         file = next((word for word in words if _OPTIONS_FILE.fullmatch(word)), "")
         if file and f" {program} " in f" {' '.join(words)} ":
             return FieldProblem(f"its options are in {file}", line=command.line, hint="give that file")
+    for command in followed.commands:
+        if (place := started_script(command.words)) is not None:
+            name = shown(command.words[place])
+            return FieldProblem(f"starts {name} and no {program}", line=command.line, hint="give that script")
     return FieldProblem(f"starts no {program}")
 
 

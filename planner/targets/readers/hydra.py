@@ -34,7 +34,7 @@ def from_script(module: str, root: str) -> Callable[[str, str, Sequence[str]], D
         return any(module in word for word in words) or any(word.lstrip("+").startswith(f"{root}.") for word in words)
 
     def read(path: str, text: str, given: Sequence[str]) -> Document:
-        if not _starts(module, text) and not _starts(f"{root}.", text):
+        if not is_script(path, text) and not _starts(module, text) and not _starts(f"{root}.", text):
             return _within(read_document(path, text), root)
         _, jobs = jobs_of(path, text, given, is_job, module)
         return only(path, jobs, [_document(path, job) for job in jobs], given)

@@ -77,6 +77,8 @@ def read_job_config(path: str, text: str, options: OptionList) -> Arguments:
     components = arguments.settings.get("compile.components")
     if isinstance(components, list) and "model" not in components:  # the loss alone
         arguments.settings.pop("compile.enable", None)
+    if not {"job", "model", "training", "parallelism", "experimental"} & {*document.data}:
+        return arguments  # of another program
     block = dict(document.data).get("activation_checkpoint") or {}
     mode = block.get("mode", _MODE)
     if mode == _MODE and (every := str(block.get("selective_ac_option", _EVERY))).isdigit():

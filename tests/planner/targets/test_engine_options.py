@@ -11,7 +11,7 @@ from meshwright.planner.importing import Imported, import_config
 
 from meshwright.errors import InputError
 
-from .test_readers import AXOLOTL, RECIPE, imported
+from .test_readers import AXOLOTL, FACTORY, RECIPE, imported
 
 GIVEN = {"cluster": "dgx-h100:1", "model": "llama-3.1-8b", "seq_len": 2048}
 
@@ -227,3 +227,53 @@ def test_recomputation_is_not_in_the_json(tmp_path: Path) -> None:
     note = "recomputation is not in DeepSpeed's JSON: none is taken"
     assert note in of_json(tmp_path).assumed
     assert note not in of_json(tmp_path, pipeline={"activation_checkpoint_interval": 1}).assumed
+
+
+def test_a_batch_alone_is_divided_by_the_ranks(tmp_path: Path) -> None:
+    """DeepSpeedConfig takes one accumulation step; the trainer fills in a micro-batch that is `auto`."""
+    path = tmp_path / "ds.json"
+    for more, micro in (("", 50), (', "train_micro_batch_size_per_gpu": "auto"', 1)):
+        path.write_text(f'{{"train_batch_size": 400{more}, "optimizer": {{"type": "Adam"}}}}', encoding="utf-8")
+        found = import_config("deepspeed", [path], GIVEN)
+        assert (found.layout.micro_batch, found.request.workload.global_batch) == (micro, 400)
+
+
+@pytest.mark.parametrize(("stages", "dp", "kind", "zero"), [(2, 4, "bf16", 1), (2, 1, "bf16", 0), (1, 8, "bf16", 0),
+                                                            (2, 4, "fp16", 0)])  # fmt: skip
+def test_states_of_a_pipeline_in_bf16(tmp_path: Path, stages: int, dp: int, kind: str, zero: int) -> None:
+    first, second = tmp_path / "ds_config.json", tmp_path / "ds_plan.py"
+    first.write_text(json.dumps({kind: {"enabled": True}, "train_micro_batch_size_per_gpu": 1,
+                                 "gradient_accumulation_steps": 8, "zero_optimization": {"stage": 0}}), "utf-8")
+    second.write_text(f"PIPELINE_STAGES = {stages}\nTENSOR_PARALLEL = 1\nDATA_PARALLEL = {dp}\nRECOMPUTE = False\n",
+                      encoding="utf-8")  # fmt: skip
+    gpus = {"gpu": "h100-sxm-80gb", "gpus": stages * dp, "model": "llama-3.1-8b", "seq_len": 2048}
+    assert import_config("deepspeed", [first, second], gpus).layout.zero == zero
+
+
+def test_keys_of_deepspeeds_json_in_the_yaml_of_accelerate(tmp_path: Path) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text("distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config:\n  zero_optimization:\n"
+                    "    stage: 3\n  bf16:\n    enabled: true\n", encoding="utf-8")  # fmt: skip
+    found = import_config("accelerate", [path], GIVEN)
+    assert not found.gaps
+    assert found.layout.zero == 2  # accelerate's default
+    assert any("accelerate passes over them" in note for note in found.assumed)
+
+
+def test_lengths_of_generation_and_folders_of_windows(tmp_path: Path) -> None:
+    text = FACTORY.replace(next(line for line in FACTORY.splitlines() if line.startswith("model_name")),
+                           "model_name_or_path: D:\\Models\\Qwen3-4B") + "max_length: 512\ntop_p: 0.7\n"
+    found = imported(tmp_path, "llama-factory", text)
+    assert not found.gaps
+    assert found.request.model == "qwen3-4b"
+
+
+def test_files_that_hold_no_config_are_refused(tmp_path: Path) -> None:
+    toml, script = tmp_path / "data.toml", tmp_path / "run.sh"
+    toml.write_text('text_field = "text"\nseed = 42\n[[sources]]\nname = "prose"\n', encoding="utf-8")
+    with pytest.raises(InputError, match="no option of torchtitan"):
+        import_config("torchtitan", [toml], GIVEN)
+    script.write_text("export MICRO=2\nbash train/step.sh\n", encoding="utf-8")
+    for kind in ("verl", "hf-trainer"):
+        with pytest.raises(InputError, match=r"line 2: starts train/step\.sh and no "):
+            import_config(kind, [script], GIVEN)
