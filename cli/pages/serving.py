@@ -132,11 +132,12 @@ def _chart(
     def up(seconds: float) -> float:
         return _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * min(seconds / top, 1.0)
 
-    asked = Mark(across(load), f"{text.significant(load)}{serving_explain.unit(candidate)}")
+    unit = serving_explain.unit(candidate)
+    asked = Mark(across(load), f"{text.significant(load)}{unit}")
     inside = [(at, seconds) for at, seconds in points if seconds <= top]
     return Chart(
         title=title, path=" ".join(f"{across(at):.1f},{up(seconds):.1f}" for at, seconds in inside),
-        loads=tuple(Mark(across(right * k / 4), text.significant(right * k / 4)) for k in range(1, 5)),
+        loads=tuple(Mark(across(right * k / 4), f"{text.significant(right * k / 4)}{unit}") for k in range(1, 5)),
         levels=tuple(Mark(up(top * k / 4), text.duration(top * k / 4)) for k in range(1, 5)),
         promise=Mark(up(promise), f"promised: {text.duration(promise)}") if promise else None,
         asked=asked if load <= right else None,

@@ -58,7 +58,7 @@ def header(plan: RlPlan) -> list[Part]:
     number = f"{work['prompts']:,} x {samples} answers" if generated else f"{work['prompts']:,} pairs"
     first = f"{work['algorithm']} of {resolved['models']['policy']['name']} on {nodes}, {frameworks}; {number} a step"
     second = (f"{'Answers' if generated else 'Given answers'}: {lengths['mean']:,.0f} tokens in the mean, 90 % up to "
-              f"{lengths['p90']:,.0f}, the longest of {per_step:,} {lengths['longest']:,.0f}")  # fmt: skip
+              f"{lengths['p90']:,.0f}, the longest of {per_step:,} has {lengths['longest']:,.0f}")  # fmt: skip
     return [text.wrapped(first), text.wrapped(second)]
 
 
@@ -138,10 +138,10 @@ def _columns(calls: Sequence[RlCall], step_s: float) -> list[tuple[str, int, int
 def reasons(chosen: RlCandidate) -> list[Part]:
     """The call that binds, the moves of weights, and the division of the GPUs."""
     moved = chosen.sync_s + sum(call.moves_s for call in chosen.calls)
-    beyond = (f", {text.significant(chosen.sync_s)} s of them to the engine, and "
-              f"{text.significant(chosen.controller_s)} s into data, rewards and logs, as in NeMo-RL")  # fmt: skip
+    beyond = (f", {text.duration(chosen.sync_s)} of them to the engine, and "
+              f"{text.duration(chosen.controller_s)} into data, rewards and logs, as in NeMo-RL")  # fmt: skip
     lines: list[Part] = [text.wrapped(
-        f"{BINDS[chosen.binds].capitalize()} binds; {text.significant(moved)} s go into weights that move"
+        f"{BINDS[chosen.binds].capitalize()} binds; {text.duration(moved)} go into weights that move"
         f"{beyond if generates(chosen) else ''}.")]  # fmt: skip
     if chosen.lag:
         lines.append(text.wrapped(

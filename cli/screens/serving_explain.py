@@ -119,8 +119,8 @@ def memory_cells(plan: ServingPlan, candidate: ServingCandidate) -> Cells:
 
 
 def rival_lines(rivals: Sequence[Rival]) -> list[str]:
-    """`2  1 x tp8: as many GPUs, carries 9.9 % less, TTFT 12 % more`."""
-    return [f"{it.choice}  {it.deployment_id}: {_against(it, latencies=True)}" for it in rivals]
+    """`Deployment 2, 1 x tp8: as many GPUs, carries 9.9 % less, TTFT 12 % more`."""
+    return [f"Deployment {it.choice}, {it.deployment_id}: {_against(it, latencies=True)}" for it in rivals]
 
 
 def _against(rival: Rival, *, latencies: bool) -> str:

@@ -41,6 +41,10 @@ _SVG_CONTRAST = """() => {
     return [(Math.max(a, b) + .05) / (Math.min(a, b) + .05), e.textContent];
   }).filter(([ratio]) => ratio < 4.5).map(([ratio, text]) => `contrast ${ratio.toFixed(2)}: ${text}`);
 }"""
+# Text of SVG shrinks with its drawing. Below 9 pixels nobody reads it.
+_SMALL = """() => [...document.querySelectorAll('svg text')]
+  .map(e => [parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a, e.textContent])
+  .filter(([size]) => size < 9).map(([size, text]) => `${size.toFixed(1)} px: ${text}`)"""
 # Headings, and below each the kinds of what is shown, without numbers and words that plans change.
 _OUTLINE = """() => [...document.querySelectorAll('h1, h2, main > *, section > *')]
   .filter(e => e.checkVisibility() && e.tagName !== 'SECTION')
@@ -83,7 +87,7 @@ class Seen:
 
         rules: dict[str, Any] = Axe().run(self.page, options=_RULES).response
         # axe cannot decide on text that a table has scrolled out of sight: nothing is cut while it looks.
-        self.page.add_style_tag(content=".scroll { overflow: visible !important; } body { min-width: 800px; }")
+        self.page.add_style_tag(content=".scroll { overflow: visible !important; } body { min-width: 1100px; }")
         contrast: dict[str, Any] = Axe().run(self.page, options=_CONTRAST).response
         found = [f"{rule['id']}: {node['html'][:120]}: {node['any'][0]['message'] if node['any'] else rule['help']}"
                  for rule in (*rules["violations"], *contrast["violations"], *contrast["incomplete"])
@@ -100,4 +104,5 @@ def problems(seen: Seen) -> list[str]:
     """Everything that no page may have."""
     found = [f"console: {line}" for line in seen.console]
     found += [f"sticks out: {html}" for html in seen.sticking_out()]
+    found += [f"small: {line}" for line in seen.page.evaluate(_SMALL)]
     return found + seen.axe_problems()

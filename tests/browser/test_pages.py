@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from meshwright.cli.charts.html import chart_page
+from meshwright.cli.pages.post_training import post_training_page
 from meshwright.cli.pages.report import report_page
+from meshwright.cli.pages.serving import serving_page
+from meshwright.planner.api import plan_rl, plan_serving
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.explain.report import report
+from meshwright.planner.explain.serving import explain_serving
 from meshwright.planner.studies.compare import Comparison
 from meshwright.planner.studies.sweep import Sweep
 from meshwright.planner.studies.what_if import what_if
@@ -38,6 +42,17 @@ def _chart(*vary: str) -> str:
     return chart_page(result, "llama-3.1-8b on 2 x 8 h100-sxm-80gb")
 
 
+def _serving() -> str:
+    plan = plan_serving(model="llama-3.1-8b", cluster="2xh100-sxm-80gb", input=2000, output=300, rate="4/s", ttft="1 s",
+                        fix=["tp=1", "pp=1"])  # fmt: skip
+    return serving_page(plan, explain_serving(plan, 1))
+
+
+def _post_training() -> str:
+    plan = plan_rl(model="qwen3-4b", cluster="dgx-h100:1", prompts=8, samples=8, output=4000)
+    return post_training_page(plan, 1)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "report-pipeline": lambda: _report(pipeline()),
     "report-overlapped": lambda: _report(
@@ -45,6 +60,8 @@ PAGES: dict[str, Callable[[], str]] = {
     ),
     "report-one-gpu": lambda: _report(mw.plan(model="qwen3-0.6b", gpu="rtx-4090", gpus=1, global_batch=8)),
     "report-mixture": lambda: _report(mw.plan(model="mixtral-8x7b", cluster="dgx-h100:8", global_batch=256)),
+    "report-serving": _serving,
+    "report-post-training": _post_training,
     "curve": lambda: _chart("gpu.memory.bandwidth=2TB/s..8TB/s"),
     "map": lambda: _chart("gpu.memory.bandwidth=2TB/s..8TB/s", "gpu.peak=x0.5..x2:4"),
 }
@@ -61,7 +78,8 @@ def page(browser: Browser, request: pytest.FixtureRequest, tmp_path_factory: pyt
 
 
 FAULTY = """<!doctype html><html lang=en><title>faults</title><body style="background:#fff">
-<p style="color:#aaa">pale</p><div style="width:900px">wide</div><svg><text y=20 fill="#bbb">drawn pale</text></svg>
+<p style="color:#aaa">pale</p><div style="width:900px">wide</div>
+<svg viewBox="0 0 1000 40"><text y=20 fill="#bbb">drawn pale</text></svg>
 <script>console.warn("written")</script>"""
 
 
@@ -71,7 +89,8 @@ def test_every_fault_is_seen(browser: Browser, tmp_path: Path) -> None:
 
     found = "\n".join(problems(Seen(browser, path.as_uri(), NARROW)))
 
-    faults = ("console: written", 'sticks out: <div style="width:900px">', "color-contrast: <p", ": drawn pale")
+    faults = ("console: written", 'sticks out: <div style="width:900px">', "color-contrast: <p",
+              "contrast 1.92: drawn pale", "small: 6.0 px: drawn pale")
     assert [fault for fault in faults if fault not in found] == []
 
 
