@@ -7,31 +7,28 @@ from dataclasses import replace
 from itertools import combinations
 from math import ceil, prod
 from string import Formatter
-from typing import Any
 
 from ...cost_models import units
 from ...cost_models.layouts import OFFLOADS, OPTIMIZER_ON_HOST, Layout, Layouts, encode
 from ...cost_models.quantities import optimizer_on_host
 from ...cost_models.quantities.params import total_parameters
 from ...cost_models.schedule_kinds import INTERLEAVED
-from ...cost_models.specs.cluster import ClusterSpec, NodeGroup
 from ...errors import NoFeasibleLayoutError
-from ..document.candidate import Candidate
 from ..request.resolve import Resolved
 from ..search.run import search_of
 from ..search.top_k import TIE
 from ..space.counting import LayoutCounts, num_legal
 from ..space.rules import MESH, Rule, only
-from ..space.tree import Count, Space
+from ..space.tree import Count
 from ..targets.registry import able_to_train
 from .candidates import candidates
+from .remedies import what_would_fit
 from .staged import Staged
 
 _NO_BUFFERS = ("allocated_bytes", "reserved_bytes", "device_bytes", "host_bytes")
 _NAMED = 3  # rules of those that exclude the rest
 _ON_GPU = only("any", "offload", [name for code, name in enumerate(OFFLOADS) if code not in OPTIMIZER_ON_HOST],
                "the host has no room for the optimizer")  # fmt: skip
-_GROWTH = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
 class NoHeadroomError(NoFeasibleLayoutError):
@@ -154,7 +151,7 @@ def does_not_fit(
         f"no layout of {resolved.model.name} fits on {resolved.cluster.num_gpus} x {resolved.cluster.gpu.name}\n\n"
         f"  {legal:,} layouts tried. The closest, {closest.layout_id}, needs {units.gib(stage.device_bytes)} GiB "
         f"per GPU and has {limit}:\n    {listed}\n  what binds: {largest[0][1]}",
-        hint=_what_would_fit(resolved, late),
+        hint=what_would_fit(resolved, late),
         details={"closest": closest.layout_id, "device_bytes": stage.device_bytes,
                  "memory_bytes": resolved.memory_bytes, "buffers": buffers},
     )  # fmt: skip
@@ -205,52 +202,3 @@ def _lacks_headroom(resolved: Resolved, needed: float, layout: Layout) -> NoHead
         return None
     share = max(0.0, 1 - needed * (1 + 2 * TIE) / resolved.memory_bytes)
     return NoHeadroomError(resolved, share, f"the smallest, {layout}, needs {units.gib(needed)}")
-
-
-def _what_would_fit(resolved: Resolved, late: Callable[[], bool]) -> str:
-    """More GPUs of the same kind, or layouts of other targets (offload, other schedules) on the same."""
-    if resolved.target.name != "any" and (other := _any_fitting(resolved, resolved.space_under(resolved.fixes), late)):
-        return f"`--target any` finds {other.layout_id}, which fits"
-    if len(resolved.cluster.groups) > 1:
-        return "more GPUs, or GPUs with more memory"
-    legal = False
-    for factor in _GROWTH:
-        if late():
-            break
-        bigger = grown(resolved, factor)
-        legal = legal or num_legal(bigger.space) > 0
-        if fitting := _any_fitting(bigger, bigger.space, late):
-            room = f"{units.gib(fitting.device_bytes)} GiB of {units.gib(resolved.memory_bytes)}"
-            return f"{bigger.cluster.num_gpus} GPUs are enough (est. {room})"
-    if not legal and resolved.fixes:
-        names = ", ".join(f"`{rule.name}`" for rule in resolved.fixes)
-        return f"leave out one of {names}: they allow no other number of GPUs"
-    return "a shorter --seq-len, --lora, 8-bit optimizer states, or GPUs with more memory"
-
-
-def _any_fitting(resolved: Resolved, space: Space, late: Callable[[], bool]) -> Candidate | None:
-    """The first good layout that fits; a Ctrl-C in here ends the command, since no plan is at stake."""
-    search = search_of(resolved, space)
-    search.should_stop = lambda: bool(search.top.rows) or late()
-    outcome = search.run()
-    if outcome.stopped == "interrupted":
-        raise KeyboardInterrupt
-    return candidates(resolved, [Staged.of(resolved, outcome.top.rows[0][2])])[0] if outcome.top.rows else None
-
-
-def grown(resolved: Resolved, factor: int) -> Resolved:
-    """The same request on `factor` times the nodes."""
-    group: NodeGroup = resolved.cluster.groups[0]
-    levels = resolved.cluster.levels
-    last = replace(levels[-1], size=levels[-1].size * factor)
-    if len(levels) == 1:  # a single node: the new nodes talk at the speed of a host link, which is at least there
-        outer = replace(levels[0], name="cluster", size=levels[0].size * factor, kind="ethernet",
-                        bw_bytes_per_s=min(levels[0].bw_bytes_per_s, group.gpu.pcie_bw_bytes_per_s))  # fmt: skip
-        levels = (levels[0], outer)
-    else:
-        levels = (*levels[:-1], last)
-    cluster = ClusterSpec(name=f"{resolved.cluster.name} x {factor}", levels=levels,
-                          groups=(replace(group, num_nodes=group.num_nodes * factor),))  # fmt: skip
-    # The larger cluster has usual links, so nothing that placement or islands set for the smaller one holds.
-    placement: dict[str, Any] = dict.fromkeys(("network", "nodes", "links", "job_gpus"))
-    return replace(resolved, cluster=cluster, warnings=(), **placement)
