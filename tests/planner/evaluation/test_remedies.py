@@ -46,5 +46,5 @@ def test_the_number_of_gpus_is_enough_and_adapters_have_a_target_that_trains_the
 
 def test_no_adapters_for_models_that_take_none_and_runs_that_have_some() -> None:
     assert "--lora" not in hint_of(**SMALL, model="llama-3.1-70b", lora=16)
-    small = {"cluster": "1xt4", "global_batch": 256, "max_memory": "1GiB"}
+    small = {"cluster": "1xrtx-4090", "global_batch": 256, "max_memory": "1GiB"}
     assert "--lora" not in hint_of(**small, model="dit-xl-2-256", images="1@256x256", target="any")
