@@ -15,7 +15,8 @@ _FILE, _VALUES = "modelserver.yaml", "router.values.yaml"
 # The router reads gauges that TensorRT-LLM has since 1.3.0rc12 (NVIDIA/TensorRT-LLM#12545).
 _IMAGES = {"vllm": "docker.io/vllm/vllm-openai:v0.32.0", "sglang": "docker.io/lmsysorg/sglang:v0.5.23",
            "tensorrt-llm": "nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc18"}  # fmt: skip
-_SIDECAR = "ghcr.io/llm-d/llm-d-routing-sidecar:latest"
+# 8f5f0733, guides/recipes/modelserver/components/images/routing-sidecar.
+_SIDECAR = "ghcr.io/llm-d/llm-d-router-disagg-sidecar:v0.8.0"
 _CONNECTORS = {"vllm": "nixlv2", "sglang": "sglang"}
 _PORT, _BEHIND_SIDECAR = 8000, 8200
 _FOLDER = "/etc/meshwright"  # of options in a file
