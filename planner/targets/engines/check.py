@@ -59,7 +59,7 @@ def _wanted(plan: ServingPlan, choice: int, name: str) -> Wanted:
 
 def _expected(plan: ServingPlan, choice: int, files: Mapping[str, str], text: str) -> Mapping[str, str]:
     """The files of the launcher that wrote `files`, which has most of their names."""
-    transfer = next((name for name in TRANSFERS[1:] if re.search(name, text, re.IGNORECASE)), TRANSFERS[0])
+    transfer = max(TRANSFERS, key=lambda name: len(re.findall(name, text, re.IGNORECASE)))
     every = []
     for launcher in SERVING_LAUNCHERS:
         try:

@@ -11,11 +11,11 @@ from .base import DeploymentSetup, EngineSetup, ServingLauncher
 from .manifests import config_map, documents, label_notes, node_selector, resource_name
 
 _FILE = "dynamo.yaml"
-# Engine -> its name in Dynamo, and the option before the model.
+# Engine -> its name in Dynamo, and the option before the model (ai-dynamo 1.6.1, dynamo/*/backend_args.py).
 _BACKENDS = {"vllm": ("vllm", "--model"), "sglang": ("sglang", "--model-path"),
-             "tensorrt-llm": ("trtllm", "--model-path")}  # fmt: skip
+             "tensorrt-llm": ("trtllm", "--model")}  # fmt: skip
 _IMAGES = {"vllm": "vllm-runtime", "sglang": "sglang-runtime", "tensorrt-llm": "tensorrtllm-runtime"}
-_IMAGE = "nvcr.io/nvidia/ai-dynamo/{}:1.3.1"
+_IMAGE = "nvcr.io/nvidia/ai-dynamo/{}:1.6.0"
 _FOLDER = "/etc/meshwright"
 
 

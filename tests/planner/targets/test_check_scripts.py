@@ -83,6 +83,7 @@ DEVICES = r"export CUDA_VISIBLE_DEVICES=.*"
      "is missing: the plan has `VLLM_NIXL_SIDE_CHANNEL_HOST="),
     ("sglang", "apart", "scripts prefill.sh", r"bootstrap-port \S+ \+ slot\)\)", "bootstrap-port 8998",
      "is `8998` for every argument of the script"),
+    ("sglang", "apart", "scripts decode.sh", "backend nixl", "backend mooncake", "is `mooncake`, the plan has `nixl`"),
     ("vllm", "nodes", SERVE, r" \\\n  --node-rank \$rank", "", "is missing: the plan has `--node-rank 0` and `1`"),
     ("vllm", "nodes", SERVE, r"\$\(\[.*?--headless\)", "--headless", r"is missing: the plan has `\$\(\[ \$rank = 0"),
     ("vllm", "nodes", SERVE, r"--master-addr \$head", "--master-addr localhost", "which every node has"),
