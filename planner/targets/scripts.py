@@ -107,6 +107,7 @@ def _read_script(path: str, text: str, options: OptionList, given: Sequence[str]
     numbered = {int(found[1]): found[2] for found in named if found[1].isdigit()}
     followed = follow(text, environment, positional or None, numbered, beside)
     jobs = [command for command in followed.commands if len(known.intersection(_names(command, options))) > 1]
+    loose, jobs = [job for job in jobs if _is_option(job)], [job for job in jobs if not _is_option(job)]
     readings = [_read_job(path, job, followed, options) for job in jobs or _fragments(followed)]
     if any(trains(reading.program) for reading in readings):
         kept = [trains(reading.program) for reading in readings]
@@ -130,8 +131,15 @@ def _read_script(path: str, text: str, options: OptionList, given: Sequence[str]
     if not arguments.settings and (elsewhere := _elsewhere(followed)) is not None:
         arguments.problems.append(elsewhere._replace(file=path))
     _describe(arguments, followed, path, pbs_ranks(text))
+    arguments.notes += [f"line {job.line} begins with {job.words[0]}, which starts nothing: the line before it lacks a "
+                        "backslash, so its options are not read" for job in loose]  # fmt: skip
     arguments.parameters = {int(found[2]): found[1] for found in _PARAMETER.finditer(text)}
     return arguments
+
+
+def _is_option(command: Command) -> bool:
+    """Whether an option stands where a program should."""
+    return command.words[0].startswith("--")
 
 
 def _elsewhere(followed: Followed) -> FieldProblem | None:

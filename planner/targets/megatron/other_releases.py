@@ -6,6 +6,7 @@ argonne-lcf/Megatron-DeepSpeed, alibaba/Pai-Megatron-Patch a098ca5a (megatron_pa
 HabanaAI/Megatron-LM, HabanaAI/Megatron-DeepSpeed, swiss-ai/Megatron-LM, Ascend/MindSpeed 028de58c, Ascend/AscendSpeed,
 HYGON-AI/Megatron-LM-das (hcu_megatron), FlagOpen/FlagScale release/v0.2 (megatron/megatron/arguments.py),
 EleutherAI/megatron-3d (megatron/training.py), uw-mad-dash/MCBench, AIS-SNU/Optimus-CC, jindajia/Megatron-LM,
+LydiaXiaohongLi/Megatron-DeepSpeed (--no-bias, --activation),
 genggui001/Megatron-DeepSpeed-Llama (megatron/model/llama_model.py).
 """
 
@@ -24,7 +25,8 @@ RENAMED = {
     "--use-custom-fsdp": "--use-megatron-fsdp", "--decoder-tp-comm-overlap": "--tp-comm-overlap",
     "--use-mistral-rotary-position-embeddings": "--use-rotary-position-embeddings", "--rotary-theta": "--rotary-base",
     "--moe-topk": "--moe-router-topk", "--rotary-scale-factor": "--rotary-seq-len-interpolation-factor",
-    "--pipe-parallel-size": "--pipeline-model-parallel-size",
+    "--pipe-parallel-size": "--pipeline-model-parallel-size", "--no-bias": "--disable-bias-linear",
+    "--activation": "--activation-func-type",
 }  # fmt: skip
 # Option -> the type of its value, the value at which it changes nothing, and its effect at any other.
 _NEUTRAL: Mapping[str, tuple[str, Any, str]] = {
@@ -51,7 +53,7 @@ _WINDOWS = ("--sliding-window", "--sliding-window-size")
 _ALPHA, _ALIBI, _LIMITED = "--rope-alpha", "--use-alibi-position-embeddings", "--moe-router-topk-limited-devices"
 OPTIONS: Mapping[str, Option] = {
     **{name: Option(name, kind) for name, (kind, _, _) in _NEUTRAL.items()},
-    **{name: Option(name, "flag") for name in (_EXTENDS, _SHARES, _ALIBI, _RMS, _COMBINED, *_BLOCK_BIASES,
+    **{name: Option(name, "flag") for name in (_EXTENDS, _SHARES, _ALIBI, _RMS, _COMBINED, *_BLOCK_BIASES, "--no-bias",
                                                "--use-custom-fsdp",
                                                "--decoder-tp-comm-overlap",
                                                "--use-mistral-rotary-position-embeddings")},
@@ -59,6 +61,7 @@ OPTIONS: Mapping[str, Option] = {
                                               "--pipe-parallel-size", "--moe-topk", "--rotary-scale-factor",
                                               "--rotary-theta")},
     **{name: Option(name, "float") for name in (_ALPHA, _WIDER)}, _RECIPE: Option(_RECIPE, "str"),
+    "--activation": Option("--activation", "str"),
 }  # fmt: skip
 # Regular expression of options that no plan has -> their effect.
 CHANGES: Mapping[str, str] = {
@@ -160,6 +163,8 @@ def modernise(arguments: Arguments) -> None:
     name = posixpath.basename(arguments.program.strip("'\""))
     if name.endswith(".py") and not _PROGRAMS.fullmatch(name):
         arguments.notes.append(f"{name} is a program of its own: taken to train the model that its options state")
+    if "--activation" in given:
+        given["--activation"] = given["--activation"].removeprefix("fast-")
     for old, new in RENAMED.items():
         if old in given:
             arguments.replace(old, {new: given[old]})

@@ -32,14 +32,16 @@ _SENTENCES = "Llama2Tokenizer"
 # Qwen2's has 151,643 tokens: 151,936 rows with the 293 of its scripts, as in config.json of Qwen2.5-0.5B).
 _PATCHED, _EXTRA = "--patch-tokenizer-type", "--extra-vocab-size"
 _PATCHES = dict.fromkeys(("Qwen2Tokenizer", "Qwen2VLTokenizer", "Qwen3Tokenizer"), (151643, "Qwen2"))
+# Of forks that load a file of SentencePiece: XuJ/Megatron-LM, LydiaXiaohongLi/Megatron-DeepSpeed.
+_OF_FORKS = ("--tokenizer-name-or-path", "--vocab-model-file", "--tokenizer-model-file")
 OPTIONS = {_PATCHED: Option(_PATCHED, "str"), _EXTRA: Option(_EXTRA, "int"),
-           "--tokenizer-name-or-path": Option("--tokenizer-name-or-path", "str")}  # fmt: skip
+           **{name: Option(name, "str") for name in _OF_FORKS}}  # fmt: skip
 # The file of the tokenizer that older programs build without a type.
 _FILE, _GPT2 = "--vocab-file", re.compile(r"gpt-?2")
 _BY_DEFAULT = dict.fromkeys(("pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_mamba.py"), "GPT2BPETokenizer")
 # Types that load a tokenizer of the Hub, and the options that name it.
 _OF_THE_HUB = ("HuggingFaceTokenizer", "HFTokenizer", "PretrainedFromHF")
-_NAMES = ("--tokenizer-model", "--tokenizer-name-or-path")
+_NAMES = ("--tokenizer-model", *_OF_FORKS)
 # The number of tokens in the name of a tokenizer's file or folder: nordic_tokenizer_131072, jp_256k.model.
 _COUNT = re.compile(r"(?<!\d)(\d{5,6}|\d{2,3}k)(?![\da-z])", re.IGNORECASE)
 _OF_TOKENIZERS = re.compile(r"tokenizer|vocab|bpe|spm|sentencepiece|\.model$", re.IGNORECASE)
@@ -50,9 +52,10 @@ def modernise(arguments: Arguments) -> None:
     """Adds the padded table of a tokenizer whose tokens are known."""
     given = arguments.settings
     by_file = "GPT2BPETokenizer" if _GPT2.search(posixpath.basename(str(given.get(_FILE, "")))) else ""
-    kind = given.get(_TYPE, _BY_DEFAULT.get(posixpath.basename(arguments.program), by_file))
-    _patched(arguments)
     named = _named(arguments)
+    by_default = "" if named else _BY_DEFAULT.get(posixpath.basename(arguments.program), by_file)
+    kind = given.get(_TYPE, by_default)
+    _patched(arguments)
     model = _model_of(named) if kind in (*_OF_THE_HUB, _SENTENCES) else None
     if model is not None:
         take(arguments, model.vocab, f"the table of {model.name}")

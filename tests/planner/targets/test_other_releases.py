@@ -101,6 +101,18 @@ def test_blocks_of_forks(tmp_path: Path) -> None:
         assert (found.gaps, model["qkv_bias"], model["ffn_bias"]) == ((), *expected)
 
 
+def test_names_of_early_llamas(tmp_path: Path) -> None:
+    """LydiaXiaohongLi/Megatron-DeepSpeed, megatron/arguments.py; a file of SentencePiece is no table of GPT-2."""
+    added = "--no-bias --activation fast-swiglu --vocab-model-file chinese_vocab.model"
+    found = imported(tmp_path, DENSE.format(added=added).replace("--vocab-size 32000", ""))
+    model = found.request.model
+    assert isinstance(model, dict)
+    assert (found.gaps, model["gated_mlp"], model["ffn_bias"], model["qkv_bias"]) == ((), True, False, False)
+    assert not [note for note in found.assumed if "GPT-2" in note]
+    (gap,) = imported(tmp_path, DENSE.format(added="--activation geglu")).gaps
+    assert gap.message == "`geglu` has no counterpart in a plan"
+
+
 def test_schedules_and_batches_of_forks(tmp_path: Path) -> None:
     pipes = DENSE.replace("--global-batch-size 16", "--pipe-parallel-size 2 --gas 6")
     found = imported(tmp_path, pipes.format(added=""))

@@ -50,6 +50,15 @@ def test_a_script_that_writes_the_script_that_it_submits(tmp_path: Path) -> None
     assert (found.gaps, str(found.layout)) == ((), "dp8-mbs1-z0-rnone")
 
 
+def test_options_where_a_program_should_be(tmp_path: Path) -> None:
+    """bash takes the first word of a line as a command, where the line before lacks a backslash."""
+    lost = "$more"
+    text = f'layers=4\nhidden=512\nmore=" --fp16 --recompute-granularity full"\n{COMMAND} --no-bias\n{lost}\n'
+    found = imported(tmp_path, text)
+    assert (str(found.layout), found.gaps) == ("dp8-mbs1-z0-rnone", ())
+    assert [note[:22] for note in found.assumed if "backslash" in note] == ["line 6 begins with --f"]
+
+
 def test_an_option_of_a_fork_that_is_off(tmp_path: Path) -> None:
     sizes = "layers=4\nhidden=512\n"
     assert not imported(tmp_path, f"{sizes}{COMMAND} --is-tensor-compress False\n").gaps
