@@ -14,7 +14,7 @@ from ...errors import FieldProblem, InputError
 from .argv import Arguments
 from .option_lists import OptionList
 from .options import Settings
-from .python_values import name_of, value_of
+from .python_values import name_of, place_in_nemo, value_of
 from .torchtitan import optimizers
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _start(arguments: Arguments, recipe: Recipe, bases: Mapping[str, Settings],
     if line := next(lines, 0):
         text, hint = f"starts from {name}, a class (line {line}) with code of its own", ""
     else:
-        text, hint = f"starts from {name}, which is in another file", "give that file too"
+        text, hint = f"starts from {name}, which is in another file", f"give that file too{place_in_nemo(name)}"
     arguments.gaps.append(FieldProblem(text, file=base.path, line=base.node.lineno, hint=hint))
 
 

@@ -159,3 +159,8 @@ def _loop(node: ast.ListComp | ast.GeneratorExp, names: Mapping[str, Any]) -> li
     if not isinstance(items, list):
         raise ValueError(ast.unparse(node))
     return [value_of(node.elt, {**names, loop.target.id: item}) for item in items]
+
+
+def place_in_nemo(name: str) -> str:
+    """The file of a recipe of NeMo by the name of its function (`llm.llama3_8b.pretrain_recipe`), "" for another."""
+    return f": nemo/collections/llm/recipes/{name.split('.')[-2]}.py of NeMo" if name.startswith("llm.") else ""

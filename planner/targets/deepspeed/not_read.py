@@ -84,10 +84,7 @@ def modernise(arguments: Arguments) -> None:
             given.setdefault(device, "cpu")
             arguments.lines.setdefault(device, arguments.lines[name])
             arguments.files.setdefault(device, arguments.files.get(name, ""))
-    batch, micro, steps = _SIZES
-    if batch in given and not {micro, steps} & arguments.lines.keys():  # runtime/config.py: divides it by the ranks
-        arguments.lines[steps], arguments.files[steps] = arguments.lines[batch], arguments.files.get(batch, "")
-        given[steps] = 1
+    _divide_batch(arguments)
     _name_switches(arguments)
     ratio = "zero_optimization.offload_optimizer.ratio"
     if given.get(ratio, 1) != 1:
@@ -114,6 +111,14 @@ def modernise(arguments: Arguments) -> None:
                 f"keeps {'weights' if block == 'offload_param' else 'states'} on {device}",
                 file=arguments.files.get(name, ""), line=arguments.lines.get(name, 0), field=name))  # fmt: skip
     _precision(arguments)
+
+
+def _divide_batch(arguments: Arguments) -> None:
+    """A batch alone is divided by the ranks (deepspeed/runtime/config.py, _set_batch_related_parameters)."""
+    batch, micro, steps = _SIZES
+    if batch in arguments.settings and not {micro, steps} & arguments.lines.keys():
+        arguments.lines[steps], arguments.files[steps] = arguments.lines[batch], arguments.files.get(batch, "")
+        arguments.settings[steps] = 1
 
 
 def _name_switches(arguments: Arguments) -> None:

@@ -59,7 +59,7 @@ def _no_sequence_parallel(columns: Columns, problem: Problem) -> Mask:
 
 
 def _whole_states(columns: Columns, problem: Problem) -> Mask:
-    # runtime/engine.py takes its BF16_Optimizer for a pipeline in bf16, whatever the stage is.
+    # deepspeed/runtime/engine.py takes its BF16_Optimizer for a pipeline in bf16, whatever the stage is.
     in_pipeline = (columns["pp"] > 1) & (columns["dp"] > 1) & (columns["precision"] == PRECISIONS.index("bf16"))
     return np.asarray((columns["zero"] > 0) | ~in_pipeline)
 

@@ -113,8 +113,8 @@ class Calls(Expressions):
     def _function(self, node: ast.expr, state: State) -> Value | None:
         if isinstance(node, ast.Name):
             return self.named(node.id, state)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):  # of a module that is here
-            return self.named(f"{node.value.id}.{node.attr}", state)
+        if isinstance(node, ast.Attribute):  # of a module that is here, by its last name: llm.llama3_8b.pretrain_recipe
+            return self.named(".".join(name_of(node).split(".")[-2:]), state)
         return None
 
     def _followed(self, function: Function, state: State) -> bool:

@@ -38,9 +38,12 @@ class Follower(Assignments):
                        for name, node in self._functions(path).items()}  # fmt: skip
 
     def makers(self, path: str) -> list[str]:
-        """The functions of a file that make a config, in turn."""
-        return [name for name, node in self._functions(path).items()
+        """The functions of a file that make a config, in turn; of nested ones those that no other one calls."""
+        made = [name for name, node in self._functions(path).items()
                 if self._makes(node) and name not in self.understood]  # fmt: skip
+        called = {name_of(part.func) for name in made for part in ast.walk(self._functions(path)[name])
+                  if isinstance(part, ast.Call)}  # fmt: skip
+        return [name for name in made if name not in called or not self.nested] or made
 
     def has(self, path: str, name: str) -> bool:
         """Whether a file has a function that returns something."""
@@ -78,7 +81,14 @@ class Follower(Assignments):
         return self._states[path]
 
     def named(self, name: str, state: State) -> Value | None:
-        return state.real(state.names.get(name, self._known.get(name)))
+        known = self._known.get(name) or self._of_file(*name.rpartition(".")[::2])
+        return state.real(state.names.get(name, known))
+
+    def _of_file(self, module: str, name: str) -> Function | None:
+        """The function of a module by the name of its file, None where it is not here."""
+        path = next((path for path in self.modules if PurePath(path).stem == module), "")
+        node = self._functions(path).get(name) if path else None
+        return None if node is None else Function(path, node)
 
     def run(self, body: Sequence[ast.stmt], state: State) -> bool:
         for statement in body:

@@ -7,6 +7,7 @@ list, get the names of their classes. Source: nemo_run 0.4.0, nemo_run/config.py
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 
 from ..python_values import name_of
 
@@ -42,4 +43,37 @@ def _named(node: ast.expr) -> ast.expr:
 def plain(tree: ast.Module, recipe: str) -> ast.Module:
     """The module with plain calls in place of those of nemo_run. recipe: the name of the call that a recipe is."""
     changed: ast.Module = _Plain(recipe).visit(tree)
-    return changed
+    return _with_programs(changed)
+
+
+def _with_programs(tree: ast.Module) -> ast.Module:
+    """The module with each program that takes a recipe from one of its functions and changes it as a function that
+    returns this recipe after the last change: a function, or the block of `__main__`."""
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    makers = {node.name for node in functions}
+    for node in functions:
+        returns = any(isinstance(part, ast.Return) and part.value is not None for part in ast.walk(node))
+        node.body = node.body if returns else _ending(node.body, makers) or node.body
+    for block in [node for node in tree.body if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)]:
+        if (body := _ending(block.body, makers)) is not None:
+            arguments = ast.arguments([], [], None, [], [], None, [])
+            program = ast.FunctionDef("__main__", arguments, body, [], None)
+            tree.body.append(ast.fix_missing_locations(ast.copy_location(program, block)))
+    return tree
+
+
+def _ending(body: list[ast.stmt], makers: Collection[str]) -> list[ast.stmt] | None:
+    """Statements up to the last one that changes the recipe which one of `makers` returned, and its return; None where
+    none does."""
+    taken = [part.targets[0].id for part in body if isinstance(part, ast.Assign)
+             and isinstance(part.targets[0], ast.Name) and isinstance(part.value, ast.Call)
+             and name_of(part.value.func) in makers]  # fmt: skip
+    for name in taken:
+        changes = [place for place, part in enumerate(body) if any(
+            isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store)
+            and ast.unparse(inner).startswith(f"{name}.") for inner in ast.walk(part))]  # fmt: skip
+        if changes:
+            last = body[changes[-1]]
+            end = ast.copy_location(ast.Return(ast.copy_location(ast.Name(name, ast.Load()), last)), last)
+            return [*body[: changes[-1] + 1], end]
+    return None

@@ -131,3 +131,37 @@ def test_recipes_of_others_are_followed_through_their_functions(tmp_path: Path) 
 def test_what_only_a_run_knows_is_a_gap(tmp_path: Path, old: str, new: str, gap: str) -> None:
     gaps = imported(tmp_path, RECIPE.replace(old, new)).gaps
     assert any(gap in problem.message for problem in gaps), gaps
+
+
+PROGRAM = """\
+import nemo_run as run
+from nemo.collections import llm
+
+
+def configure_recipe(nodes: int = 1, **more):
+    recipe = llm.ours_8b.pretrain_recipe(num_nodes=nodes, **more)
+    recipe.trainer.strategy.tensor_model_parallel_size = 4
+    return recipe
+
+
+{start}
+    recipe = configure_recipe()
+    recipe.data.global_batch_size = 64
+    print(recipe)
+    run.run(recipe)
+"""
+
+
+@pytest.mark.parametrize("start", ["def run_pretraining():", 'if __name__ == "__main__":'])
+def test_programs_are_read_with_the_file_of_their_recipe(tmp_path: Path, start: str) -> None:
+    """The degrees of the function and the batch that the program sets behind it replace those of the base."""
+    program, base = tmp_path / "train.py", tmp_path / "ours_8b.py"
+    program.write_text(PROGRAM.format(start=start), encoding="utf-8")
+    base.write_text(RECIPE, encoding="utf-8")
+    found = import_config("nemo-recipe", [program, base], {"cluster": "dgx-h100:1"})
+    assert found.gaps == ()
+    assert str(found.read_layout) == "tp4-cp2r-dp1-mbs1-z1-rnone"
+    assert found.completed is not None
+    assert (found.completed.model, found.completed.workload.global_batch) == ("llama-3-8b", 64)
+    (gap,) = import_config("nemo-recipe", [program], {"cluster": "dgx-h100:1"}).gaps
+    assert gap.hint == "give that file too: nemo/collections/llm/recipes/ours_8b.py of NeMo"
