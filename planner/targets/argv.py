@@ -37,7 +37,7 @@ class Arguments:
     off: set[str] = field(default_factory=set)
     # num_nodes, gpus_per_node and world, where they are stated.
     ranks: dict[str, int] = field(default_factory=dict)
-    # The word that stands for a number of nodes that is not set; "": none.
+    # The word that stands for a number of nodes that is not set, or the file with their names; "": none.
     open_nodes: str = ""
     # Whether micro-batches are cut by tokens: their number follows from the data.
     by_tokens: bool = False

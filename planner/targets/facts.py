@@ -122,9 +122,9 @@ def ranks_stated(facts: Facts, arguments: Arguments) -> int:
 
 
 def one_node(arguments: Arguments) -> list[str]:
-    """A sentence where a launcher takes its number of nodes from a variable that is not set."""
-    open_nodes = arguments.open_nodes if "num_nodes" not in arguments.ranks else ""
-    return [f"`{open_nodes}` nodes, which is not set: one node is taken"] if open_nodes else []
+    """A sentence where a launcher takes its nodes from a variable that is not set, or from a file."""
+    open_nodes = "" if {"num_nodes", "world"} & arguments.ranks.keys() else arguments.open_nodes
+    return [f"the number of nodes is open (`{open_nodes}`): one node is taken"] if open_nodes else []
 
 
 def gpus_named(given: Mapping[str, Any]) -> int | None:

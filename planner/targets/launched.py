@@ -36,6 +36,8 @@ def launched(words: Sequence[str], arguments: Arguments) -> None:
             arguments.ranks[key] = int(value)
         elif key == "num_nodes" and marks(value):
             arguments.open_nodes = shown(value).partition(" by ")[0]
+        elif name == "--hostfile" and value:
+            arguments.open_nodes = arguments.open_nodes or shown(value)
         elif name == "--include":
             arguments.ranks |= _included(value)
     if "jsrun" in names:

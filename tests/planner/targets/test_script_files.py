@@ -76,11 +76,19 @@ def test_names_of_positional_parameters(tmp_path: Path) -> None:
     assert not [note for note in imported(tmp_path, text.replace('"$3"', "512")).assumed if "takes by" in note]
 
 
-def test_a_number_of_nodes_that_is_not_set(tmp_path: Path) -> None:
-    """One node is taken and named, unless the degrees need more."""
-    text = f"layers=4\nhidden=512\n{COMMAND}\n".replace("--nnodes 1", "--nnodes $NNODES")
+@pytest.mark.parametrize(("launcher", "word"), [
+    ("torchrun --nproc_per_node 8 --nnodes $NNODES", "$NNODES"),
+    ("deepspeed --hostfile=hosts --num_gpus 8", "hosts"), ("mpirun -np 8 --hostfile hosts python", ""),
+    ("deepspeed --hostfile=hosts --num_nodes 1 --num_gpus 8", ""),
+])  # fmt: skip
+def test_a_number_of_nodes_that_is_not_set(tmp_path: Path, launcher: str, word: str) -> None:
+    """One node is taken and named, unless the degrees need more, or the ranks are stated."""
+    text = f"layers=4\nhidden=512\n{COMMAND}\n".replace("torchrun --nproc_per_node 8 --nnodes 1", launcher)
     found = imported(tmp_path, text)
     assert (str(found.layout), found.gaps) == ("dp8-mbs1-z0-rnone", ())
-    assert "`$NNODES` nodes, which is not set: one node is taken" in found.assumed
+    notes = [note for note in found.assumed if "nodes" in note]
+    assert notes == ([f"the number of nodes is open (`{word}`): one node is taken"] if word else [])
+    if not word:
+        return
     with pytest.raises(InputError, match="gpus: is missing"):
         imported(tmp_path, f"{text.rstrip()} --tensor-model-parallel-size 8 --pipeline-model-parallel-size 2\n")
