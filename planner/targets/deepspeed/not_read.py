@@ -84,7 +84,6 @@ def modernise(arguments: Arguments) -> None:
             given.setdefault(device, "cpu")
             arguments.lines.setdefault(device, arguments.lines[name])
             arguments.files.setdefault(device, arguments.files.get(name, ""))
-    _divide_batch(arguments)
     _name_switches(arguments)
     ratio = "zero_optimization.offload_optimizer.ratio"
     if given.get(ratio, 1) != 1:
@@ -123,6 +122,7 @@ def _divide_batch(arguments: Arguments) -> None:
 
 def _name_switches(arguments: Arguments) -> None:
     """Names switches that are priced as if they were not there, and a stage that another file states."""
+    _divide_batch(arguments)
     given, stage = arguments.settings, "zero_optimization.stage"
     for (option, part), effect in _NAMED.items():
         if isinstance(block := given.get(option), Mapping) and block.get(part) is True:

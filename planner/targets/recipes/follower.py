@@ -12,6 +12,7 @@ from pathlib import PurePath
 
 from ..python_values import name_of
 from .assignments import Assignments
+from .nemo_run import PROGRAM
 from .patterns import matches
 from .state import RESULT, Frame, Recipe, State, join
 from .values import Doubt, Function, Given, Ref, Value, constant
@@ -38,12 +39,12 @@ class Follower(Assignments):
                        for name, node in self._functions(path).items()}  # fmt: skip
 
     def makers(self, path: str) -> list[str]:
-        """The functions of a file that make a config, in turn; of nested ones those that no other one calls."""
+        """The functions of a file that make a config, in turn, without those that a program changes the config of."""
         made = [name for name, node in self._functions(path).items()
                 if self._makes(node) and name not in self.understood]  # fmt: skip
-        called = {name_of(part.func) for name in made for part in ast.walk(self._functions(path)[name])
-                  if isinstance(part, ast.Call)}  # fmt: skip
-        return [name for name in made if name not in called or not self.nested] or made
+        programs = [node for node in self._functions(path).values() if node.type_comment == PROGRAM]
+        called = {name_of(part.func) for node in programs for part in ast.walk(node) if isinstance(part, ast.Call)}
+        return [name for name in made if name not in called] or made
 
     def has(self, path: str, name: str) -> bool:
         """Whether a file has a function that returns something."""

@@ -12,6 +12,8 @@ from collections.abc import Collection
 from ..python_values import name_of
 
 _MAKERS = ("run.Config", "run.Partial")
+# Comment on the type of a function that stands for a program.
+PROGRAM = "program"
 
 
 class _Plain(ast.NodeTransformer):
@@ -53,11 +55,12 @@ def _with_programs(tree: ast.Module) -> ast.Module:
     makers = {node.name for node in functions}
     for node in functions:
         returns = any(isinstance(part, ast.Return) and part.value is not None for part in ast.walk(node))
-        node.body = node.body if returns else _ending(node.body, makers) or node.body
+        if not returns and (ended := _ending(node.body, makers)) is not None:
+            node.body, node.type_comment = ended, PROGRAM
     for block in [node for node in tree.body if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)]:
         if (body := _ending(block.body, makers)) is not None:
             arguments = ast.arguments([], [], None, [], [], None, [])
-            program = ast.FunctionDef("__main__", arguments, body, [], None)
+            program = ast.FunctionDef("__main__", arguments, body, [], None, PROGRAM)
             tree.body.append(ast.fix_missing_locations(ast.copy_location(program, block)))
     return tree
 

@@ -157,3 +157,13 @@ def small() -> Trainer.Config:
 """
     (gap,) = imported(tmp_path, text, kind="torchtitan", version="0.3.0").gaps
     assert (gap.line, gap.message, gap.hint) == (7, "starts from Mine, a class (line 1) with code of its own", "")
+
+
+def test_a_program_that_changes_a_recipe_counts(tmp_path: Path) -> None:
+    """A function without a result, or the block of `__main__`; one that changes nothing leaves the recipe."""
+    for start in ("\n\ndef main():\n", '\n\nif __name__ == "__main__":\n'):
+        program = f"{start}    cfg = base()\n    cfg.train.micro_batch_size = 4\n    pretrain(cfg)\n"
+        found = imported(tmp_path, HEAD + program)
+        assert str(found.layout) == "tp2-nosp-dp4-mbs4-z1-rnone"
+        plain = imported(tmp_path, HEAD + program.replace("    cfg.train.micro_batch_size = 4\n", ""))
+        assert str(plain.layout) == "tp2-nosp-dp4-mbs2-z1-rnone"
