@@ -95,6 +95,11 @@ def test_what_a_user_wrote_cannot_become_markup(plan: Plan, made: Report) -> Non
     assert "a&amp;b&lt;i&gt;" in page
 
 
+def test_commands_in_sentences_are_code(plan: Plan, made: Report) -> None:
+    page = report_page(plan.model_copy(update={"warnings": ("a <b>: plan with `--target x`",)}), made)
+    assert "<li>a &lt;b&gt;: plan with <code>--target x</code></li>" in page.replace("\n", "")
+
+
 def test_the_picture_is_the_simulation(plan: Plan, made: Report) -> None:
     pipeline = made.pipeline
     assert pipeline is not None
