@@ -12,7 +12,6 @@ from ...cost_models.arrays import Array
 from ...cost_models.quantities.exchanges import Op
 from ...cost_models.rates.collectives import Curve, Levels, curve
 from ...cost_models.rates.surfaces import GemmSurface
-from ...cost_models.serving.iteration import REDUCTIONS_PER_LAYER
 from ...cost_models.serving.methods import PLAIN, Methods
 from ...cost_models.serving.pool import Pool
 from ...cost_models.serving.seen_images import SeenImages
@@ -124,7 +123,7 @@ def plain_pool(rows: Sequence[Instance]) -> Pool:
         decodes_first=column(lambda row: row.engine.decodes_first),
         reserved_output=column(lambda row: row.engine.reserved_output),
         int4_flops_per_s=column(lambda row: _int4_rate(row.gpu)),
-        launch_s=column(_launch_s),
+        launch_s=column(lambda row: row.engine.launch_s(row.model.num_layers, row.layout.tp, row.layout.pp)),
         host_bw_bytes_per_s=column(lambda row: row.gpu.pcie_bw_bytes_per_s * ASSUMED_PCIE_EFFICIENCY),
         methods=_methods(rows[0]) if rows else PLAIN, images=rows[0].images if rows else None,
     )  # fmt: skip
@@ -148,15 +147,6 @@ def _methods(row: Instance) -> Methods:
         return PLAIN
     number, copies = (row.passes.number, row.passes.copies) if row.passes is not None else (0, 1)
     return Methods(fills=True, denoises=row.model.diffusion is not None, passes=float(number), copies=float(copies))
-
-
-def _launch_s(row: Instance) -> float:
-    """Host seconds of an iteration without CUDA graphs."""
-    if not row.engine.layer_kernels:
-        return 0.0
-    sums = REDUCTIONS_PER_LAYER if row.layout.tp > 1 else 0.0
-    layers = row.model.num_layers * (row.engine.layer_kernels + sums)
-    return row.engine.kernel_s * (layers + row.layout.pp * row.engine.token_kernels)
 
 
 def _own_sum_bytes(row: Instance) -> float:

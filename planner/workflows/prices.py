@@ -188,7 +188,7 @@ class Prices:
         space = space_of(site, served, {"chunk_tokens": engine.chunk_tokens, **fixed}, across_nodes=True)
         rows = [(replace(instance, chunk_tokens=engine.group_chunk(instance.layout.attention_dp)), most)
                 for instance, most in zip(space.instances, space.most, strict=True)
-                if rl.starts(instance.layout, lag)]  # fmt: skip
+                if rl.starts(instance.layout, most, lag)]  # fmt: skip
         if not rows:
             return None
         instances, most = zip(*rows, strict=True)

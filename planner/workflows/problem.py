@@ -107,8 +107,10 @@ class RlProblem:
         """Fields in which the layouts of critic and policy are equal."""
         return self.target.limits.joint(self.step) if self.target is not None else ()
 
-    def starts(self, instance: InstanceLayout, lag: int) -> bool:
-        """Whether the framework starts an instance of the engine."""
+    def starts(self, instance: InstanceLayout, number: float, lag: int) -> bool:
+        """Whether the framework starts so many of these instances of the engine."""
+        if self.software is not None:
+            return bool(self.fixed) or self.software.generates(self.models["policy"], instance, number)
         return self.target is None or not self.target.limits.engine(instance, lag)
 
     @property

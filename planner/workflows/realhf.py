@@ -17,9 +17,11 @@ import numpy as np
 from ...cost_models.arrays import Mask
 from ...cost_models.layouts import RECOMPUTE_MODES
 from ...cost_models.problem import Problem
+from ...cost_models.specs.model import FeedForward, ModelSpec
 from ...profiles.stack.engines import Engine
 from ...profiles.stack.load import load_stack
 from ...profiles.stack.post_training import PostTrainingConstants
+from ..serving.instance import InstanceLayout
 from ..space.rules import Columns, Rule
 from .problem import Fixed
 from .software import Software
@@ -32,6 +34,13 @@ _TRAINING_PARTS, _SCORING_PARTS = 2, 1  # micro-batches of a stage
 # torch/distributions) have 3 of the logits, 14 of top-k and top-p, 5 of the distribution, 13 of the sample, 8 of its
 # log-probability, 9 of what has ended.
 _LAYER_LAUNCHES, _TOKEN_LAUNCHES = 29.0, 52.0
+# A split layer has two sums more, and its projections are autograd functions in Python: benchmarks/split_layer_host.py
+# measured that these and the way to a sum, without NCCL, take as long on the host as so many launches (14.3 to 16.9).
+_SUMS, _IN_PYTHON = 2.0, 15.6
+# A launch of the Megatron-LM of 2022 is of its layers, which were split: the Python between launches is in it.
+_OF_LAUNCH = (_LAYER_LAUNCHES + _SUMS) / (_LAYER_LAUNCHES + _SUMS + _IN_PYTHON)
+# Its search takes a call whose estimated bytes are below these (enumerate_rpc_executions, GPU_MEM_CAP).
+_GPU_BYTES = 80.0 * 2**30
 _ONE = {"vpp": 1, "cp": 1}
 _NONE = ("recompute_layers", "offload", "offload_layers", "offload_modules")
 
@@ -40,14 +49,17 @@ _NONE = ("recompute_layers", "offload", "offload_layers", "offload_modules")
 PARTS_ALONE = PostTrainingConstants(training=1.0, copies=1.0, iteration_s=0.0, step_s=0.0)
 
 
-def software(sequences: int) -> Software:
-    """Software with an engine that generates so many sequences at once, prompts first."""
+def software(sequences: int, tokens: int) -> Software:
+    """Software with an engine that generates so many sequences of so many tokens at once, prompts first."""
     engine = Engine(
         name="realhf", chunk_tokens=16384, max_sequences=sequences, mixes_prompts=False, decodes_first=True,
-        reserved_output=1.0, layer_kernels=_LAYER_LAUNCHES, token_kernels=_TOKEN_LAUNCHES,
-        kernel_s=load_stack("megatron-lm").host_s_per_kernel,  # whose layers its are
+        reserved_output=1.0, layer_kernels=_LAYER_LAUNCHES, split_kernels=_SUMS + _IN_PYTHON,
+        token_kernels=_TOKEN_LAUNCHES,
+        kernel_s=_OF_LAUNCH * load_stack("megatron-lm").host_s_per_kernel,  # whose layers its are
     )  # fmt: skip
-    return Software(engine=engine, rules=_rules(), scoring_parts=_SCORING_PARTS)
+    return Software(engine=engine, rules=_rules(), scoring_parts=_SCORING_PARTS,
+                    generates=lambda model, layout, number:
+                    _estimated(model, layout, sequences * tokens / number) < _GPU_BYTES)  # fmt: skip
 
 
 def one_layout(gpus: int) -> Fixed:
@@ -56,6 +68,16 @@ def one_layout(gpus: int) -> Fixed:
     tp = min(gpus, _NODE)
     return {"train": {"tp": tp, "pp": gpus // tp, "cp": 1}, "infer": {"tp": tp, "pp": gpus // tp},
             "generate": {"tp": tp, "pp": gpus // tp, "ep": 1, "attention_dp": 1}}  # fmt: skip
+
+
+def _estimated(model: ModelSpec, layout: InstanceLayout, tokens: float) -> float:
+    """Bytes of a GPU of an instance that generates so many tokens at once, by the estimate of its search
+    (estimate_rpc_memory): weights twice, and as many heads of keys and values as of queries."""
+    hidden, block = model.hidden, model.feed_forwards[0]
+    inner = block.inner if isinstance(block, FeedForward) else 0
+    of_layer = 3 * hidden * inner + 4 * hidden**2
+    parameters = 3 * model.vocab * hidden + of_layer * model.num_layers
+    return 4.0 * (parameters + tokens * hidden * model.num_layers) / (layout.tp * layout.pp)
 
 
 def _rules() -> tuple[Rule, ...]:

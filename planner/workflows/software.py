@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from ...cost_models.specs.model import ModelSpec
 from ...profiles.stack.engines import Engine
+from ..serving.instance import InstanceLayout
 from ..space.rules import Rule
 
 
@@ -15,3 +18,5 @@ class Software:
     engine: Engine
     rules: tuple[Rule, ...]  # of layouts that train
     scoring_parts: int  # micro-batches of a stage in a forward pass
+    # Whether its search takes instances of this layout, so many of them, to generate with a model.
+    generates: Callable[[ModelSpec, InstanceLayout, float], bool]

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Literal, Protocol
 
-from ...cost_models.serving.iteration import ServingConstants
+from ...cost_models.serving.iteration import REDUCTIONS_PER_LAYER, ServingConstants
 from ...errors import UnknownNameError
 from ..io.folders import CATALOGUE, MEASURED
 from ..rates.calibration import load_yaml
@@ -51,9 +51,10 @@ class Engine:
     mixes_prompts: bool  # prompts are prefilled beside sequences that decode; else decoding stops for them
     decodes_first: bool  # apart, the first token comes from the instance that decodes, else from that which prefills
     reserved_output: float  # share of an answer that a sequence needs room for when it starts
-    # Kernels of a layer that the host launches one by one in every iteration, beside sums over tp, and seconds of each;
-    # 0: iterations that only decode replay CUDA graphs.
+    # Kernels of a whole layer that the host launches one by one in every iteration, and seconds of each; 0: iterations
+    # that only decode replay CUDA graphs.
     layer_kernels: float = 0.0
+    split_kernels: float = REDUCTIONS_PER_LAYER  # launches' worth of the host that tensor parallelism adds to a layer
     token_kernels: float = 0.0  # that the last stage launches to choose the next tokens of a part of the sequences
     kernel_s: float = 0.0
     # Bytes of the largest all-reduce by a kernel of its own, by compute capability (`any`: all others) and ranks, and
@@ -69,6 +70,14 @@ class Engine:
         `tokens`; None: where nothing sets it."""
         given = self.chunk_tokens if tokens is None else tokens
         return max(given // groups, 1) if self.shares_chunk else given
+
+    def launch_s(self, layers: int, tp: int, pp: int) -> float:
+        """Seconds in which the host launches the kernels of an iteration one by one, on ranks that split so many layers
+        by tp and pp; 0: CUDA graphs."""
+        if not self.layer_kernels:
+            return 0.0
+        of_layer = self.layer_kernels + (self.split_kernels if tp > 1 else 0.0)
+        return self.kernel_s * (layers * of_layer + pp * self.token_kernels)
 
     def no_transfer(self, prefill: EngineDegrees, decode: EngineDegrees, *, states: bool) -> str | None:
         """Why caches do not get from an instance that prefills to one that decodes; None: they do. states: whether
