@@ -25,6 +25,10 @@ class RanksFailed(RunFailed):
     """Raised where ranks died, hung or raised: training may go on from a checkpoint."""
 
 
+class TorchrunKilled(RanksFailed):
+    """Raised where a signal ended torchrun itself, which restarts no rank then."""
+
+
 class RunTerminated(MeshwrightError):
     """Raised for a run that ended on SIGTERM, after a complete step and a save."""
 
@@ -70,7 +74,8 @@ def diagnose(
         hint += ", `--resume` goes on from the last checkpoint"
     if num_nodes > 1:
         hint = "the ranks of this node were stopped; the launcher of another node may name the one that failed first"
-    return RanksFailed("\n".join(lines), hint=hint, details=details)
+    kind = TorchrunKilled if exit_code < 0 else RanksFailed
+    return kind("\n".join(lines), hint=hint, details=details)
 
 
 def _killed(tail: Sequence[str]) -> dict[int, str]:

@@ -3,7 +3,7 @@
 torchrun restarts the ranks of its own node. On several nodes the launchers meet again instead, start torchrun anew, and
 the ranks go on from the last checkpoint: node 0 counts the nodes that came back, and the ranks keep the order of the
 nodes, which the plan relies on. A rendezvous of torchrun (c10d) orders nodes by host name and cannot change the plan.
-On one node torchrun does it.
+On one node torchrun does it, and the launcher where torchrun itself was killed.
 
 Where a node is lost, node 0 may plan for the nodes that remain. It sends the plan to the others, which go on with it.
 Node 0 itself cannot be lost.
@@ -24,7 +24,7 @@ from ..planner.document.plan import Plan
 from ..planner.document.reading import load_plan, read_plan
 from . import launcher, rendezvous
 from .checkpoint import restore_copies
-from .failures import RanksFailed, RunFailed
+from .failures import RanksFailed, RunFailed, TorchrunKilled
 from .job import Job
 from .nodes import Nodes, nodes_for
 from .settings import Settings, prepare
@@ -79,6 +79,11 @@ def _lives(
             launcher.run(settings, nodes, on_event, on_line, on_wait, meets=meets)
             return
         except RanksFailed as error:
+            if nodes.nnodes == 1 and nodes.max_restarts and isinstance(error, TorchrunKilled):
+                on_wait(f"{error.message}\nstarting it again")
+                settings = replace(settings, restarts=settings.restarts + 1)
+                nodes = replace(nodes, max_restarts=nodes.max_restarts - 1)
+                continue
             ends = recovery.replan is None and not nodes.max_restarts
             if nodes.nnodes == 1 or (ends and settings.copies is None):
                 raise

@@ -20,7 +20,7 @@ from meshwright.planner.document.specs import model_of
 from meshwright.profiles.model.huggingface import read_config
 from meshwright.profiles.model.load import load_model
 from meshwright.runtime.agent import ALLOCATOR, OLD_ALLOCATOR, PARENT, SEGMENTS, grow_segments
-from meshwright.runtime.failures import RunFailed, diagnose
+from meshwright.runtime.failures import RunFailed, TorchrunKilled, diagnose
 from meshwright.runtime.job import job_of
 from meshwright.runtime.nodes import Nodes, nodes_for, shell_line
 from meshwright.runtime.parallel.comm import backend_reason
@@ -270,6 +270,7 @@ def test_a_killed_rank_is_named() -> None:
 
 def test_a_killed_torchrun_is_named_and_a_saving_run_can_go_on() -> None:
     found = diagnose({}, ["some line"], -9, 2, saves=True)
+    assert isinstance(found, TorchrunKilled)
     assert found.message == "torchrun was killed by SIGKILL"
     assert found.hint == ("all 2 ranks were stopped; `--verbose` shows what they printed, `--resume` goes on from the "
                           "last checkpoint")  # fmt: skip

@@ -98,6 +98,25 @@ def test_ranks_on_two_nodes_start_again_without_a_checkpoint(plan: Path, tmp_pat
 
 
 @pytest.mark.slow
+def test_a_torchrun_that_is_killed_is_started_again(two_ranks: Path, tmp_path: Path) -> None:
+    """It restarts ranks on one node, and none when it is gone itself."""
+    words = ["--checkpoint", str(tmp_path / "ckpt"), "--max-restarts", "1", "--steps", "100000", "--checkpoint-every",
+             "5", "--device", "cpu"]  # fmt: skip
+    with LiveRun(two_ranks, *words) as run:
+        run.wait(lambda: bool(run.saved))
+        os.kill(parent_of(next(pid for pid, rank in workers(two_ranks) if rank == 0)), signal.SIGKILL)
+        run.wait(lambda: len(run.lives) == 1 and run.steps_of_this_life > 2)
+        os.kill(parent_of(next(pid for pid, rank in workers(two_ranks) if rank == 0)), signal.SIGKILL)
+        assert run.end() == 1  # one restart is allowed
+    assert run.lives[0] in run.saved
+    assert "restart 1: a rank had failed" in "".join(run.text)
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.slow
 def test_a_launcher_that_died_is_started_again_and_joins(plan: Path, tmp_path: Path) -> None:
     words = node_words(tmp_path / "ckpt", "--max-restarts", "1", "--steps", "100000", "--checkpoint-every", "5")
     with LiveRun(plan, *words) as run:
