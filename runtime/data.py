@@ -21,7 +21,7 @@ from .shuffling import places_of
 
 
 class WrongTokens(InputError):
-    """Raised for tokens that the model does not know. Every rank reads the whole batch, so that all of them raise it
+    """Raised for tokens that cannot be trained on. Every rank reads the whole batch, so that all of them raise it
     before the first message of a step."""
 
 

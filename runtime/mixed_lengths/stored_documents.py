@@ -16,6 +16,7 @@ from ...cost_models.arrays import Ints
 from ...errors import InputError
 from ...planner.document.array_file import reading_array
 from ...planner.document.sampler_plan import DOCUMENTS, SamplerBatch
+from ..data import WrongTokens
 from ..shards import Row, Shards
 
 _HINT = "`launch tokens` writes it, with the shards"
@@ -46,13 +47,13 @@ class StoredDocuments:
 
     def read(self, length: int, turn: int) -> Row:
         """Tokens of a document of `length`, with the one that ends it, int64. turn: how many of this length were read
-        before. Raises InputError for a document that does not end so."""
+        before. Raises WrongTokens for a document that does not end so."""
         first, end = np.searchsorted(self.ascending, (length, length + 1))
         document = int(self.order[first + turn % (end - first)])
         row = self.shards.read(int(self.starts[document]), length + 1)
         if row[-1] != self.end_token:
-            raise InputError(f"{self.path}: document {document} ends with token {row[-1]}, not {self.end_token}",
-                             hint="give the `--end-token` of `launch tokens`")  # fmt: skip
+            raise WrongTokens(f"{self.path}: document {document} ends with token {row[-1]}, not {self.end_token}",
+                              hint="give the `--end-token` of `launch tokens`")  # fmt: skip
         return row
 
 

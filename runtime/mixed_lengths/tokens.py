@@ -14,8 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...errors import InputError
-from ..data import Stored, Synthetic, open_source
+from ..data import Stored, Synthetic, WrongTokens, open_source
 from ..shards import Row
 from .job import LengthsJob
 from .stored_documents import StoredDocuments, Turns
@@ -68,10 +67,10 @@ class DocumentTokens:
 
     @staticmethod
     def _checked(source: Stored, rows: list[Row]) -> list[Row]:
-        """`rows`. Raises InputError for tokens that the model does not know."""
+        """`rows`. Raises WrongTokens for those that the model does not know."""
         least, most = min(int(row.min()) for row in rows), max(int(row.max()) for row in rows)
         if least < 0 or most >= source.vocab:
             wrong = most if most >= source.vocab else least
-            raise InputError(f"{source.name} has token {wrong}, the model knows 0 to {source.vocab - 1}",
-                             hint="use the model's own tokenizer")  # fmt: skip
+            raise WrongTokens(f"{source.name} has token {wrong}, the model knows 0 to {source.vocab - 1}",
+                              hint="use the model's own tokenizer")  # fmt: skip
         return rows
