@@ -130,7 +130,7 @@ class Resolved:
     def for_target(self, name: str) -> Resolved:
         """The same request for another target, with that target's software unless the request names one."""
         target = load_target(name)
-        usual_stack = _fitting(_stack(None, target, self.cluster.gpu), self.workload, self.cluster)
+        usual_stack = _fitting(_stack(None, target, self.cluster.gpu), self.workload, self.cluster, self.model)
         plain_stack = self.plain_stack if self.request.stack else usual_stack
         return replace(self, plain_stack=plain_stack, stack=plain_stack, target=target).switched()
 
@@ -170,7 +170,7 @@ def resolve(request: Request) -> Resolved:
     (model, workload, model_warnings), cluster, target = together(
         request, {"model": partial(_trained, request), "cluster": partial(cluster_of, request),
                   "target": partial(load_target, request.target)})  # fmt: skip
-    stack = _fitting(_stack(request.stack, target, cluster.gpu), workload, cluster)
+    stack = _fitting(_stack(request.stack, target, cluster.gpu), workload, cluster, model)
     resolved = Resolved(
         request=request, model=model, cluster=cluster, workload=workload, stack=stack, plain_stack=stack,
         target=target, warnings=(), stages=given_stages(request, model, target),
@@ -253,11 +253,15 @@ def _stack(reference: str | Mapping[str, Any] | None, target: Target, gpu: GpuSp
     raise InputError("stack: must be a name or a file", hint=f"known: {', '.join(stacks.stack_names())}")
 
 
-def _fitting(stack: StackSpec, workload: Workload, cluster: ClusterSpec) -> StackSpec:
+def _fitting(stack: StackSpec, workload: Workload, cluster: ClusterSpec, model: ModelSpec) -> StackSpec:
     """Training in fp32 runs plain products, since no flash kernel of a GPU computes in it. torch's own attention has a
-    memory-efficient kernel for it (sdp_utils.cpp, can_use_mem_efficient_attention), which keeps no scores either."""
-    plain = workload.precision == "fp32" and not cluster.gpu.measured and stack.attention != "sdpa"
-    return replace(stack, attention="unfused") if plain else stack
+    memory-efficient kernel for it, which keeps no scores either, but takes a key and value for each query
+    (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, can_use_mem_efficient_attention)."""
+    if workload.precision != "fp32" or cluster.gpu.measured:
+        return stack
+    shared = any(kind.attention is not None and not kind.attention.is_mla
+                 and kind.attention.kv_heads < kind.attention.heads for kind in model.kinds)  # fmt: skip
+    return stack if stack.attention == "sdpa" and not shared else replace(stack, attention="unfused")
 
 
 def _doubts(resolved: Resolved) -> list[Notice]:
