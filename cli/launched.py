@@ -139,7 +139,8 @@ def _checked(terminal: Terminal, recorder: Recorder, settings: Settings) -> dict
         moved = screen.moved_line(recorder.job, recorder.transfers or {})
         terminal.show([screen.calls_table(recorder.job, recorder.steps), screen.CALLS_PLANNED, *[moved] * bool(moved)])
         return {}
-    predicted = [stage["allocated"] for stage in pricing.predicted_bytes(recorder.job)]
+    stages = pricing.predicted_bytes(recorder.job, on_gpu=recorder.on_gpu)
+    predicted = [stage["allocated"] for stage in stages]
     memory = parity.compare_memory(recorder.peaks(), predicted)
     more: dict[str, Any] = {
         "memory": [

@@ -52,6 +52,11 @@ class Recorder:
     def steps(self) -> list[Event]:
         return self.of("step")
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the ranks ran on GPUs."""
+        return any(start["device"] != "cpu" for start in self.of("start"))
+
     def peaks(self, name: str = PEAKS[0]) -> list[int]:
         """Bytes per rank of one of PEAKS; empty if the run did not end or its device reports none."""
         ends = self.of("end")

@@ -24,10 +24,15 @@ from ..parallel.strategies import Strategies
 _SCALE = {"fp64": 2.0, "fp32": 1.0, "bf16": 1.0}
 
 
-def predicted_bytes(job: Job) -> list[dict[str, float]]:
-    """Bytes of every buffer on one rank, and their sum `allocated`, per stage."""
+def predicted_bytes(job: Job, *, on_gpu: bool = False) -> list[dict[str, float]]:
+    """Bytes of every buffer on one rank, and their sum `allocated`, per stage.
+
+    on_gpu: with the attention that is planned for GPUs. That of CPUs keeps no scores, also in fp32.
+    """
     if isinstance(job, LengthsJob):
         job = job.uniform
+    if not on_gpu and job.stack.attention == "unfused":
+        job = replace(job, stack=replace(job.stack, attention="sdpa"))
     if job.strategies is not None:
         return [_scaled(job, buffers) for buffers in _layerwise_bytes(job.strategies, job, _problem(job))]
     memory = DeviceMemory(ledger_of(job))

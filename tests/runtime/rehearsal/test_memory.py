@@ -41,6 +41,16 @@ def test_within_ten_percent(layout_id: str) -> None:
         assert row.within, f"stage {row.stage}: {row.measured_bytes:,} measured, {row.difference:+.1%}"
 
 
+def test_attention_in_fp32_keeps_scores_on_gpus_alone() -> None:
+    """Queries that share keys: torch's kernel of CPUs takes them in fp32, none of GPUs does."""
+    wanted = replace(rehearsal("dp1-mbs2-z0-rnone"), dtype="fp32")
+    planned = replace(wanted, stack=replace(wanted.stack, attention="unfused"))
+    traced = dry_run.trace(planned, 0, gpu=False)
+    (here,), (there,) = predicted_bytes(planned), predicted_bytes(planned, on_gpu=True)
+    assert here["allocated"] == pytest.approx(traced.allocated_bytes, rel=0.02), traced
+    assert there["activations"] > here["activations"]
+
+
 def test_offloaded_states_of_sharded_weights_within_three_percent() -> None:
     """Traced: gloo's thread lets go of what it scatters now before the next part is gathered, now after."""
     wanted = rehearsal("dp2-mbs1-z3-rfull-oopt")
