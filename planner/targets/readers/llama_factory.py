@@ -64,7 +64,7 @@ _KINDS = {
     "freeze_trainable_layers": "int", "per_device_train_batch_size": "int", "gradient_accumulation_steps": "int",
     "disable_gradient_checkpointing": "bool", "bf16": "any", "fp16": "any", "fp8": "any", "pure_bf16": "bool",
     "optim": "str", "packing": "bool",
-    "neat_packing": "bool", "flash_attn": "any", "pref_loss": "any", "ref_model": "any",
+    "neat_packing": "bool", "flash_attn": "any", "pref_loss": "any", "dpo_loss": "any", "ref_model": "any",
     "freeze_trainable_modules": "any",
 }  # fmt: skip
 
@@ -78,7 +78,7 @@ def _stage(settings: Settings, facts: Facts) -> Facts:
     stage = settings.get("stage", "sft")
     if stage not in _STAGES:
         raise NoCounterpartError(f"stage `{stage}` has passes beside those of a training step",
-                                 hint="known: pt, sft, dpo of pairs")  # fmt: skip
+                                 hint="known: pt, sft, rm, dpo of pairs")  # fmt: skip
     return {}
 
 

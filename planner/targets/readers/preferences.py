@@ -52,10 +52,18 @@ def of_axolotl(arguments: Arguments) -> None:
 
 
 def of_factory(arguments: Arguments) -> None:
-    """`stage` dpo, with the loss of `pref_loss`. `ref_model` names a model of its own."""
-    if arguments.settings.get("stage") == "dpo" and not arguments.settings.get("ref_model"):
-        loss = str(arguments.settings.get("pref_loss", "sigmoid"))
-        _takes(arguments, _kind(loss, ("sigmoid", "hinge", "ipo")), r"stage|pref_(?!bco).*|simpo_gamma")
+    """`stage` dpo, with the loss of `pref_loss` (`dpo_loss` up to 0.7), orpo of those releases, or rm. `ref_model` is a
+    model of its own."""
+    given, options = arguments.settings, r"stage|(pref|dpo|orpo)_(?!bco).*|simpo_gamma"
+    if given.get("stage") == "dpo" and not given.get("ref_model"):
+        loss = str(given.get("pref_loss") or given.get("dpo_loss") or "sigmoid")
+        _takes(arguments, _kind(loss, ("sigmoid", "hinge", "ipo")), options)
+    elif given.get("stage") == "orpo":
+        _takes(arguments, _ALONE, options)
+    elif given.get("stage") == "rm":  # train/rm/trainer.py: a causal model with a head of values beside its own
+        _takes(arguments, VALUED, r"stage|reward_model.*|pref_.*")
+        arguments.notes.append("stage rm makes logits beside the values, which no loss takes: priced without them and "
+                               "their head (6 bytes a token and word)")  # fmt: skip
 
 
 def of_trl(arguments: Arguments) -> None:
