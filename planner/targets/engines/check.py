@@ -17,6 +17,7 @@ from .command_line import Words, not_planned
 from .emit import emit_serving
 from .registry import SERVING_LAUNCHERS, engine_target
 
+_GUIDE = re.compile(r"^ *llm-d\.ai/guide: (\S+)$", re.MULTILINE)
 # Words of an engine in the name of an image.
 _IN_IMAGES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "tensorrt|trtllm"}
 
@@ -40,6 +41,9 @@ def check_service(plan: ServingPlan, files: Mapping[str, str]) -> CheckedService
     for name, text in compared.items():
         compare = compare_scripts if name.endswith(".sh") else _documents
         compare(checked, _wanted(plan, choice, name), name, text, expected[name])
+    if len(names := sorted(set(_GUIDE.findall("\n".join(compared.values()))))) > 1:
+        message = f"is {' and '.join(f'`{name}`' for name in names)}: the router finds servers by one name"
+        checked.problems.append(FieldProblem(message, field="llm-d.ai/guide"))
     return checked
 
 
@@ -78,7 +82,7 @@ def _documents(checked: CheckedService, wanted: Wanted, name: str, text: str, ex
     for path, (value, line) in found.items():
         want = planned[path][0] if path in planned else None
         if path[-1] == "args" and isinstance(value, list) and isinstance(want, list):
-            of = replace(wanted, further=True) if "initContainers" in path else wanted
+            of = replace(wanted, fixed_ports=True, further=wanted.further or "initContainers" in path)
             compare_words(checked, of, name, _with_line(value, line), _with_line(want, line))
         elif (message := _fault(wanted, path, value, want)) is None:
             checked.not_judged.append(dotted(path[1:]))

@@ -36,9 +36,10 @@ _LOOPBACK = re.compile(r"127\.|localhost\b|\[?::1\b")
 _NEUTRAL = frozenset({"1", "auto"})  # values that an option of the layout has where the plan leaves it out
 # Options of the engines that undo what the plan counts on -> what they do.
 _UNDONE: Mapping[str, str] = {
-    "--enforce-eager": "no CUDA graphs", "--disable-cuda-graph": "no CUDA graphs",
+    **dict.fromkeys(("--enforce-eager", "--disable-cuda-graph", "--disable-decode-cuda-graph"), "no CUDA graphs"),
     "--no-enable-chunked-prefill": "prompts in one piece",
-    "--num-gpu-blocks-override": "a cache of another size", "--max-total-tokens": "a cache of another size",
+    **dict.fromkeys(("--num-gpu-blocks-override", "--kv-cache-memory-bytes", "--max-total-tokens"),
+                    "a cache of another size"),
 }  # fmt: skip
 _WITHOUT_PREFIXES = frozenset({"--no-enable-prefix-caching", "--disable-radix-cache"})
 _LONGEST = frozenset({"--max-model-len", "--context-length"})
@@ -68,6 +69,7 @@ class Wanted:
     longest: int  # tokens of the longest prompt and of the longest answer
     reuses_prefixes: bool
     devices: int = 0  # of an instance on a node
+    fixed_ports: bool = False  # others of the file name them, too
     further: bool = False  # the program that reads the options has more of them than the engine
     several: bool = False  # the script is started for several instances of a node, or on several nodes
 
@@ -121,7 +123,7 @@ def _variables(wanted: Wanted, run: _Run, want: _Run) -> Iterator[FieldProblem]:
             if name != _DEVICES or wanted.several:
                 yield at._replace(message=f"is missing: the plan has `{name}={shown(planned)}`")
         elif name == _DEVICES:
-            if re.fullmatch(r"\d+(,\d+)*", value) and (number := value.count(",") + 1) != wanted.devices:
+            if re.fullmatch(r"\d+(,\d+)*", value) and (number := len(set(value.split(",")))) != wanted.devices:
                 yield at._replace(message=f"is `{value}`, {number} of {wanted.devices} GPUs of an instance")
             elif not is_mark(value) and wanted.several:
                 yield at._replace(message=f"is `{value}` for all instances of a node")
@@ -209,7 +211,7 @@ def _addresses(options: list[WrittenOption], planned: list[WrittenOption]) -> It
 def _against(wanted: Wanted, engine: str, option: WrittenOption, planned: WrittenOption | None) -> str | None:
     """The fault of an option, empty for nothing; None: not judged."""
     name, value = option.name, option.value
-    if name in PLACES:
+    if name in PLACES and not (name == "--port" and wanted.fixed_ports):
         alone = planned is not None and name in _HEADS and _LOOPBACK.match(value) and not _LOOPBACK.match(planned.value)
         return f"is `{value}`, which every node has: the first node of the instance must be named" if alone else ""
     if planned is not None:
@@ -233,6 +235,8 @@ def _by_value(wanted: Wanted, name: str, value: str) -> str | None:
         return "" if int(value) >= wanted.longest else f"is `{value}`: a request has up to {wanted.longest:,} tokens"
     if name == "--dtype":
         return "" if value in _COMPUTED_IN else f"is `{value}`, the plan computes in bf16"
+    if name == "--optimization-level" and value == "0":
+        return "no compilation and no CUDA graphs: the plan does not have it"
     if name == "--load-format" and value == "dummy":
         return "weights that are drawn, not read"
     return None

@@ -67,6 +67,9 @@ DEVICES = r"export CUDA_VISIBLE_DEVICES=.*"
     ("tensorrt-llm", "two", "scripts serve.yaml", "max_batch_size: 64",
      "max_batch_size: 64\ncontext_parallel_size: 2", "context parallelism: the plan does not have it"),
     ("tensorrt-llm", "two", SERVE, "--backend", "--max_batchsize 4 --backend", "unknown option"),
+    ("sglang", "two", SERVE, LIMIT, f"{LIMIT} --disable-decode-cuda-graph", "no CUDA graphs"),
+    ("vllm", "two", SERVE, SEQS, f"{SEQS} --optimization-level 0", "no compilation and no CUDA graphs"),
+    ("vllm", "two", SERVE, SEQS, f"{SEQS} --kv-cache-memory-bytes 1G", "a cache of another size"),
     # The model.
     ("vllm", "two", SERVE, "Llama-3.1-8B", "Llama-3.1-70B", "the plan has `meta-llama/Llama-3.1-8B`"),
     ("sglang", "two", SERVE, "Llama-3.1-8B", "Llama-3.1-70B", "the plan has `meta-llama/Llama-3.1-8B`"),
@@ -74,6 +77,7 @@ DEVICES = r"export CUDA_VISIBLE_DEVICES=.*"
     # Several instances of a node, several nodes of an instance.
     ("vllm", "two", SERVE, DEVICES, "export CUDA_VISIBLE_DEVICES=0", "is `0`, 1 of 2 GPUs of an instance"),
     ("vllm", "two", SERVE, DEVICES, "export CUDA_VISIBLE_DEVICES=0,1", "is `0,1` for all instances of a node"),
+    ("vllm", "one", SERVE, DEVICES, "export CUDA_VISIBLE_DEVICES=5,5", "1 of 2 GPUs of an instance"),
     ("vllm", "two", SERVE, DEVICES, "", r"is missing: the plan has `CUDA_VISIBLE_DEVICES="),
     ("vllm", "two", SERVE, r"port=.*", "port=8000", "is `8000` for every argument of the script"),
     ("vllm", "two", SERVE, r"--port \$port", "--port 9000", "is `9000` for every argument of the script"),
@@ -95,6 +99,7 @@ DEVICES = r"export CUDA_VISIBLE_DEVICES=.*"
     ("sglang", "apart", ROUTER, r" \\\n  --prefill \S+ 8998", "", "names 1 instances, the plan has 2"),
     ("tensorrt-llm", "apart", "scripts router.yaml", r"  - 127.0.0.1:8201\n", "", "names 1 instances, the plan has 2"),
     ("vllm", "apart", VALUES, "role: prefill", "role: decode", "is `decode`, the plan has `prefill`"),
+    ("vllm", "apart", VALUES, "- '8200'", "- '8000'", "is `8000`, the plan has `8200`"),
     ("vllm", "two", VALUES, "vllm/vllm-openai", "lmsysorg/sglang", "is an image of sglang, the plan has vllm"),
 ])  # fmt: skip
 def test_a_mistake_is_named(engine: str, name: str, place: str, before: str, after: str, expected: str) -> None:
@@ -122,6 +127,12 @@ def test_a_mistake_is_named(engine: str, name: str, place: str, before: str, aft
 ])  # fmt: skip
 def test_a_users_own_choice_is_in_order(engine: str, name: str, place: str, before: str, after: str) -> None:
     assert checked(engine, name, place, before, after).problems == []
+
+
+def test_a_router_that_looks_for_another_name_is_named() -> None:
+    of = checked("vllm", "two", "llm-d router.values.yaml", "llm-d.ai/guide: .*", "llm-d.ai/guide: other")
+    (problem,) = of.problems
+    assert re.fullmatch("is `mw-.*` and `other`: the router finds servers by one name", problem.message)
 
 
 def test_a_cache_of_prefixes_is_stopped_only_where_the_plan_needs_none() -> None:
