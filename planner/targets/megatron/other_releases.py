@@ -26,6 +26,7 @@ RENAMED = {
     "--use-mistral-rotary-position-embeddings": "--use-rotary-position-embeddings", "--rotary-theta": "--rotary-base",
     "--moe-topk": "--moe-router-topk", "--rotary-scale-factor": "--rotary-seq-len-interpolation-factor",
     "--pipe-parallel-size": "--pipeline-model-parallel-size", "--no-bias": "--disable-bias-linear",
+    "--apply-layernorm-weight-plus-one": "--apply-layernorm-1p",
     "--activation": "--activation-func-type",
 }  # fmt: skip
 # Option -> the type of its value, the value at which it changes nothing, and its effect at any other.
@@ -54,6 +55,7 @@ _ALPHA, _ALIBI, _LIMITED = "--rope-alpha", "--use-alibi-position-embeddings", "-
 OPTIONS: Mapping[str, Option] = {
     **{name: Option(name, kind) for name, (kind, _, _) in _NEUTRAL.items()},
     **{name: Option(name, "flag") for name in (_EXTENDS, _SHARES, _ALIBI, _RMS, _COMBINED, *_BLOCK_BIASES, "--no-bias",
+                                               "--apply-layernorm-weight-plus-one",
                                                "--use-custom-fsdp",
                                                "--decoder-tp-comm-overlap",
                                                "--use-mistral-rotary-position-embeddings")},
@@ -75,8 +77,12 @@ CHANGES: Mapping[str, str] = {
     r"--te-precision-config-file|--(use-)?kitchen-.*": "layers in another precision",
     r"--perform-rl-step": "rewards: passes beside those of a training step",
     r"--use-mics": "shards over part of the ranks",
-    r"--(enable-dynamic-|inter[-_])?grad[-_]comp": "compressed gradients",
-    r"--is-(pipeline|tensor)-compress|--quantized-(gradients|weights)": "compressed messages",
+    r"--(enable-dynamic-|inter[-_]|selective[-_])?grad[-_]comp": "compressed gradients",
+    r"--is-(pipeline|tensor)-compress|--quantized-(gradients|weights)|--onebitadam": "compressed messages",
+    r"--(mask-only|gumbel-scale-range)": "masks of weights that are learnt",
+    r"--(enable-hetero|hetero-mode|hetero-micro-batch-sizes|micro-batch-size-per-dp)": "devices of unlike speed",
+    r"--fmoefy": "experts of FastMoE",
+    r"--adaptive-expert-replication": "experts with copies",
     r"--outer-(optimizer|sync-interval)": "replicas that meet once in several steps",
     r"--use-quantize-comm": "quantised messages",
     r"--scheduler-batch-size": "a batch that changes",
@@ -129,13 +135,18 @@ _OF_ASCEND = (
 )
 _OF_COMPRESSION = (
     r"(pipeline|tensor)-(compress-method|ae-dim|qr-r|k|m|bits)|start-(pipeline-compress-rank|tensor-compress-layer)|"
-    r"(inter-)?grad-comp-(rank|type|warm-up|epilogue-only)|use-error-feedback|"
-    r"gradient-quantization-bits-(inter|intra)|gq-group-size-(inter|intra)"
+    r"((inter|selective)-)?grad-comp-(rank|type|warm-up|epilogue-only|way)|use-error-feedback|"
+    r"gradient-quantization-bits-(inter|intra)|gq-group-size-(inter|intra)|weight-quantization-bits|hadamard-transform"
 )
 _OF_GLM = (
     r"gpt-prob|single-span-prob|average-block-length|min-gmask-ratio|length-per-sample|(greedily-)?aggregate-.*|"
     r"multitask-ratio|(adaptive|unified)-multitask-encoding(-length)?|shrink-(logit-)?embedding-gradient(-alpha|-steps)?|"
     r"ul2-(denoiser.*|like-ul2r|mean-span-lengths|pack-any|scale-normal-std)|(dynapipe|dion)-.*"
+)
+_OF_PAPERS = (
+    r"N|M|prior-strength|weight-reg|gumbel-temperature-range|num-expert-classes|intra-rank-edp-groups|num-subgroup|"
+    r"hetero-(current-device-type|device-types|pipeline-stages|process-meshes|use-cpu-communication)|use-hetnet|"
+    r"fmoe-num-experts|balance-strategy"
 )
 _OF_FLAGSCALE = r"rotary-position-embeddings-in-fp32|rotary-interleaved-patch|layernorm-init-weight|distributed-engine"
 _OF_HYGON = (
@@ -147,7 +158,7 @@ _OF_HYGON = (
 # Options that change no layout, model or batch: kernels, logs, data, and companions of an option that CHANGES or
 # another part of the reader names. Some forks have underscores for hyphens.
 _NAMES = f"{_OF_DEEPSPEED}|{_OF_MEGATRON}|{_OF_PATCHES}|{_OF_HABANA}|{_OF_ASCEND}|{_OF_HYGON}"
-_NAMES = f"{_NAMES}|{_OF_COMPRESSION}|{_OF_FLAGSCALE}|{_OF_GLM}".replace("-", "[-_]")
+_NAMES = f"{_NAMES}|{_OF_COMPRESSION}|{_OF_FLAGSCALE}|{_OF_GLM}|{_OF_PAPERS}".replace("-", "[-_]")
 HARMLESS = rf"^--({_NAMES})$"
 
 

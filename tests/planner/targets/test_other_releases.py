@@ -80,7 +80,12 @@ def test_companions_are_known_with_their_option() -> None:
     reading = CONFIG.reading
     for option, companion in (("--kd", "--kd-temp"), ("--mos", "--num-layers-teacher"), ("--tp-2d", "--tp-x"),
                               ("--ds-sequence-parallel-fpdt", "--ds-sequence-parallel-fpdt-chunk-size"),
-                              ("--use-quantize-comm", "--quant-comm-bits"), ("--use-moba-attn", "--moba-topk"),
+                              ("--use-quantize-comm", "--quant-comm-bits"), ("--gumbel-scale-range", "--N"),
+                              ("--hetero-mode", "--use-hetnet"),
+                              ("--adaptive-expert-replication", "--num-expert-classes"),
+                              ("--quantized-weights", "--weight-quantization-bits"),
+                              ("--outer-optimizer", "--num-subgroup"), ("--fmoefy", "--balance-strategy"),
+                              ("--use-moba-attn", "--moba-topk"),
                               ("--enable-hyper-connections", "--mhc-tau"), ("--swap-attention", "--swap-modules")):
         assert reading.says_nothing(companion), companion
         assert reading.change_of(option) or not reading.says_nothing(option), option
