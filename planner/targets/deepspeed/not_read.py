@@ -91,9 +91,7 @@ def modernise(arguments: Arguments) -> None:
     _data_efficiency(arguments)
     types = given.get("data_types")
     if isinstance(types, Mapping) and types.get("grad_accum_dtype") not in (None, "fp32"):
-        arguments.gaps.append(FieldProblem(
-            f"gradients are summed in {types['grad_accum_dtype']}", file=arguments.files.get("data_types", ""),
-            line=arguments.lines.get("data_types", 0), field="data_types"))  # fmt: skip
+        arguments.gap("data_types", f"gradients are summed in {types['grad_accum_dtype']}")
     # Techniques zero-infinity and cpu-offload: weights follow the states of the optimizer, or the host has them alone.
     states, weights = (str(given.get(f"zero_optimization.{block}.device", "none"))
                        for block in ("offload_optimizer", "offload_param"))
