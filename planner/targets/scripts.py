@@ -247,6 +247,8 @@ def ranks_of(words: Sequence[str], followed: Followed, path: str,
     arguments = Arguments()
     launched(words, arguments)
     _describe(arguments, followed, path, pbs_ranks(text))
+    if "gpus_per_node" in arguments.ranks and any(posixpath.basename(word) == "deepspeed" for word in words):
+        arguments.ranks.pop("world", None)  # its launcher is one task of a node and starts a rank for each GPU
     return arguments.ranks, arguments.gaps
 
 

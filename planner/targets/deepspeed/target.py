@@ -25,9 +25,10 @@ from ..option_lists import OptionList, option_list
 from ..other_layers import masked_squares, whole_mixers, whole_sequences
 from ..reading import Reading, pass_over
 from ..setup import Setup
+from ..shell.nearby import is_script
 from ..switch_options import rules_of
 from ..train_script import DEFAULTS, TRAIN_FILE, train_script
-from . import techniques, templates
+from . import launch_script, techniques, templates
 from .not_read import CHANGES, EXCLUSIVE, HARMLESS, OLDER, PRICES, modernise
 from .options import OPTIMIZERS, PYTHON, TABLE, conflicts
 from .train_script import IMPORTS, MAIN
@@ -161,9 +162,16 @@ def _read(path: str, text: str, options: OptionList) -> Arguments:
 
 def _read_together(files: Mapping[str, str], options: OptionList, given: Sequence[str],
                    wanted: frozenset[str]) -> Arguments:  # fmt: skip
-    """Reads each file separately, and a template with the given words."""
+    """Reads each file separately, and a template with the given words. A launch script states the ranks, and writes the
+    JSON where none is given."""
     arguments = Arguments()
-    for path, text in files.items():
+    configs = {path: text for path, text in files.items() if not is_script(path, text)}
+    for path in (path for path in files if path not in configs):
+        part, written = launch_script.read(path, files[path], given)
+        arguments.add(part, path)
+        if not any(name.endswith(".json") for name in configs):
+            configs |= {f"{path}: {name}": body for name, body in written.items()}
+    for path, text in configs.items():
         filled, open_words = templates.filled(text, given)
         part = _read(path, filled, options)
         templates.doubt(part, open_words, path)

@@ -57,7 +57,7 @@ _CHANGES = {
     r"auto_find_batch_size": "a batch that follows the memory",
     r"beta|loss_type|rpo_alpha|max_prompt_length|max_completion_length|num_generations|temperature|reward_.*|"
     r"use_vllm|vllm_.*|"
-    r"ref_model.*|kl_coef|num_ppo_epochs|response_length|simpo_gamma|desirable_weight":
+    r"(force_use_)?ref_model.*|kl_coef|num_ppo_epochs|response_length|simpo_gamma|desirable_weight":
         "preferences or rewards: passes beside those of a training step",
     r"parallelism_config(\..*)?": "degrees in another block: give them in the accelerate file",
     r"device_map": "layers on GPUs by their memory",
@@ -79,7 +79,7 @@ _HARMLESS = (
     r"lora_(alpha|dropout|bias)|bnb_\w+|use_bnb_nested_quant|tf32|full_determinism|include_\w+|"
     r"label_(names|smoothing\w*)|neftune_noise_alpha|use_rslora|lora_task_type|batch_eval_metrics|optim_args|columns|"
     r"per_gpu_eval_batch_size|half_precision_backend|dispatch_batches|fp16_opt_level|mp_parameters|tpu_num_cores|tools|"
-    r"ddp_static_graph|trackio_\w+|packing_strategy|padding_value|streaming|use_legacy_prediction_loop|use_ipex|"
+    r"ddp_static_graph|disable_dropout|use_logits_to_keep|trackio_\w+|packing_strategy|padding_value|streaming|use_legacy_prediction_loop|use_ipex|"
     r"activation_checkpointing_kwargs|(use_)?flash_attn(_2)?|use_flash_attention(_2)?|"
     r"gradient_checkpointing_use_reentrant|sanity_check|ignore_bias_buffers|"
     r"benchmarks|callbacks|system_prompt|assistant_only_loss|"

@@ -39,7 +39,7 @@ _PROGRAMS = {"dpo": re.compile(r"(^|[/_-])dpo([_.-]|$)"), "grpo": re.compile(r"(
 
 # Options of generation and rewards, as TRL and ms-swift name them.
 _OF_REWARDS = (r"beta|loss_type|num_(generations|iterations)|reward_.*|temperature|top_[pk]|min_p|use_vllm|"
-               r"vllm_(?!mode).*|epsilon(_high)?|scale_rewards|log_completions")  # fmt: skip
+               r"vllm_(?!mode$).*|epsilon(_high)?|scale_rewards|log_completions")  # fmt: skip
 
 
 def of_axolotl(arguments: Arguments) -> None:
@@ -75,7 +75,9 @@ def of_trl(arguments: Arguments) -> None:
         return
     if {"num_generations", "reward_funcs"} & {*given} or _PROGRAMS["grpo"].search(arguments.program):
         _takes(arguments, _REWARDED, rf"{_OF_REWARDS}|mask_truncated_completions|code_\w+|ds3_gather_for_generation|"
-               r"generation_(batch_size|kwargs)|steps_per_generation|repetition_penalty")
+               r"generation_(batch_size|kwargs)|steps_per_generation|repetition_penalty|"
+               r"ref_model_(sync|mixup)_\w+|sync_ref_model|top_entropy_quantile|(use_)?transformers_(paged|continuous)\w*|"
+               r"(entropy|vespo|sapo)_\w+|use_adaptive_entropy|delta|multi_objective_aggregation")
         if given.get("vllm_mode") == "colocate":
             del given["vllm_mode"]
             arguments.notes.append("vllm_mode colocate: the engine is on the GPUs that learn, and its memory is not "

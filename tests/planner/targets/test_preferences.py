@@ -65,7 +65,8 @@ max_completion_length: 1536
 @pytest.mark.parametrize(
     "text",
     [REWARDS, REWARDS.replace("reward_funcs: [accuracy]\n", ""), REWARDS.replace("num_generations: 8\n", ""),
-     REWARDS + "num_iterations: 2\nvllm_mode: colocate\ngeneration_batch_size: 64\n"],
+     REWARDS + "num_iterations: 2\nvllm_mode: colocate\ngeneration_batch_size: 64\n"
+     "vllm_model_impl: transformers\ndisable_dropout: true\nentropy_coef: 0.1\nref_model_sync_steps: 8\n"],
 )  # fmt: skip
 def test_answers_with_rewards(tmp_path: Path, text: str) -> None:
     found = imported(tmp_path, "hf-trainer", text)
