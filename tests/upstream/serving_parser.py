@@ -3,7 +3,7 @@
     python serving_parser.py vllm < cases.jsonl > verdicts.jsonl
 
 A case is a list of words without those that start the server and, for vLLM, the model. Its verdict is null or what the
-parser says. vLLM 0.32: vllm.entrypoints.launchers.cli_args.make_arg_parser. SGLang 0.5.23: ServerArgs.add_cli_args.
+parser says. vLLM 0.32 and 0.33: make_arg_parser of the module that has it. SGLang 0.5.23: ServerArgs.add_cli_args.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import importlib.util
 import io
 import json
 import sys
@@ -19,13 +20,15 @@ from pathlib import Path
 # `vllm` beside this script is not the engine.
 sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != Path(__file__).resolve().parent]
 
+_OF_VLLM = ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.common.cli_args")  # 0.32, 0.33
+
 
 def parser_of(engine: str) -> argparse.ArgumentParser:
     """The engine's own parser."""
     if engine == "vllm":
         flexible = importlib.import_module("vllm.utils.argparse_utils").FlexibleArgumentParser()
-        made: argparse.ArgumentParser = importlib.import_module(
-            "vllm.entrypoints.launchers.cli_args").make_arg_parser(flexible)  # fmt: skip
+        module = next(name for name in _OF_VLLM if importlib.util.find_spec(name))
+        made: argparse.ArgumentParser = importlib.import_module(module).make_arg_parser(flexible)
         return made
     parser = argparse.ArgumentParser()
     importlib.import_module("sglang.srt.server_args").ServerArgs.add_cli_args(parser)
