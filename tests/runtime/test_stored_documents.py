@@ -10,7 +10,7 @@ import pytest
 from meshwright.planner import api
 from meshwright.planner.document.sampler_plan import read_sampler, sampler_path
 from meshwright.planner.request.load import request_from_dict
-from meshwright.runtime.data import WrongTokens
+from meshwright.runtime.data import Stored, WrongTokens
 from meshwright.runtime.mixed_lengths.job import LengthsJob
 from meshwright.runtime.mixed_lengths.tokens import DocumentTokens
 from meshwright.runtime.plan_flags import check_lengths_flags
@@ -87,7 +87,8 @@ def test_a_document_that_ends_otherwise_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WrongTokens, match="ends with token 60, not 7"):
         tokens.documents(0)
     tokens = DocumentTokens(job_on(tmp_path / "tokens"))
-    tokens.source.vocab = END  # type: ignore[union-attr]
+    assert isinstance(tokens.source, Stored)
+    tokens.source.vocab = END
     with pytest.raises(WrongTokens, match="has token 60, the model knows 0 to 59"):
         tokens.documents(0)
 

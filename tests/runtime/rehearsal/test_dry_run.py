@@ -247,7 +247,8 @@ def test_agrees_with_the_planner_on_a_thousand_gpus(layout_id: str, model: str, 
 
 def test_attention_in_fp32_keeps_no_scores() -> None:
     """torch's memory-efficient kernel takes fp32, but no keys that queries share: scores of these are planned."""
-    asked = {"cluster": "1xa100-sxm-80gb", "seq_len": 1024, "global_batch": 4, "dtype": "fp32", "target": "meshwright"}
+    asked: dict[str, Any] = {"cluster": "1xa100-sxm-80gb", "seq_len": 1024, "global_batch": 4, "dtype": "fp32",
+                             "target": "meshwright"}  # fmt: skip
     agrees(api.evaluate(None, "dp1-mbs2-z0-rnone-fp32", model="gpt2-medium", **asked))
     shared = api.evaluate(None, "dp1-mbs2-z0-rnone-fp32", model="qwen2.5-0.5b", **asked)
     assert shared.resolved["stack"]["attention"] == "unfused"
