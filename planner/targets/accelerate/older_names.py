@@ -37,9 +37,12 @@ _BARE = ("version", "sharding_strategy", "reshard_after_forward", "activation_ch
          "state_dict_type", "auto_wrap_policy", "backward_prefetch", "backward_prefetch_policy", "forward_prefetch",
          "cpu_ram_efficient_loading", "limit_all_gathers", "min_num_params", "sync_module_states",
          "transformer_layer_cls_to_wrap", "use_orig_params")  # fmt: skip
+# accelerate 1.0 to 1.9, commands/launch.py; the same degree today.
+_TP, _TP_TODAY = "tp_config.tp_size", "parallelism_config.parallelism_config_tp_size"
 OLDER: Mapping[str, Option] = {
     name: Option(name, kind) for name, kind in (*((f"{PLUGIN}{name}", kind) for name, kind in _KINDS.items()),
-                                                *((f"{_BLOCK}{name}", "any") for name in _BARE))}  # fmt: skip
+                                                *((f"{_BLOCK}{name}", "any") for name in _BARE),
+                                                (_TP, "int"))}  # fmt: skip
 CHANGES: Mapping[str, str] = {
     r"megatron_lm_config\..*": "the engine is Megatron-LM: give its script as megatron-args",
     r"use_cpu": "trains on CPUs",
@@ -78,6 +81,8 @@ def modernise(arguments: Arguments) -> None:
     given = arguments.settings
     for name in [name for name in _BARE if f"{_BLOCK}{name}" in given]:
         arguments.replace(f"{_BLOCK}{name}", {f"{_BLOCK}fsdp_{name}": given[f"{_BLOCK}{name}"]})
+    if _TP in given:
+        arguments.replace(_TP, {_TP_TODAY: given[_TP]})
     kind = str(given.get("distributed_type", "")).upper()
     if kind == "DEEPSPEED":
         _plugin(arguments)

@@ -12,7 +12,6 @@ from ..option_lists import Option
 CHANGES: Mapping[str, str] = {
     r"zero_optimization\.mics_shard_size": "shards over part of the ranks",
     r"sparse_attention.*": "sparse attention",
-    r"pipeline\.(?!activation_checkpoint|seed_layers|use_reentrant).*": "a division of its own",
     r"hybrid_engine.*": "generation beside the training",
     r"quantize_training.*": "quantised weights",
     r"progressive_layer_drop.*": "layers that are left out",
@@ -65,7 +64,10 @@ HARMLESS = (
 # deepspeed/runtime/activation_checkpointing/checkpointing.py: for models that call its `checkpoint`, as those of
 # transformers do not; activations are parted over ranks of tp alone.
 _NAMED = {("activation_checkpointing", "cpu_checkpointing"): "acts on models that call deepspeed.checkpointing",
-          ("compile", "deepcompile"): "makes another program of the layers"}  # fmt: skip
+          ("compile", "deepcompile"): "makes another program of the layers",
+          ("curriculum_learning", "enabled"): "begins with shorter sequences",
+          ("eigenvalue", "enabled"): "runs passes beside those of a step",
+          ("autotuning", "enabled"): "tries other batches and stages"}  # fmt: skip
 # The same of stages 1 and 2, where it is off (deepspeed/runtime/zero/stage_1_and_2.py).
 _NAMED_OFF = {"reduce_scatter": "every rank gets all gradients", "allgather_partitions": "weights are broadcast"}
 
@@ -122,6 +124,8 @@ def _name_switches(arguments: Arguments) -> None:
     """Names switches that are priced as if they were not there, and a stage that another file states."""
     _divide_batch(arguments)
     given, stage = arguments.settings, "zero_optimization.stage"
+    if given.get("zero_optimization") is True:  # deepspeed/runtime/zero/config.py, read_zero_config_deprecated
+        arguments.replace("zero_optimization", {stage: 1})
     for (option, part), effect in _NAMED.items():
         if isinstance(block := given.get(option), Mapping) and block.get(part) is True:
             arguments.notes.append(f"{option}.{part} {effect}: priced as without")

@@ -272,9 +272,8 @@ READER = Reader(
             r"freeze_llm|freeze_parameters_(ratio|regex)|trainable_parameters(_regex)?|target_(regex|parameters)|"
             r"modules_to_save|use_dora|llamapro_num_groups|use_swift_lora": "another part of the model that learns",
             r"device_map|max_memory|use_ray|device_groups": "layers or jobs put on devices by its own rules",
-            r"rope_scaling|local_repo_path|external_plugins|custom_register_path|model_kwargs(\..*)?|num_new_tokens|"
+            r"local_repo_path|external_plugins|custom_register_path|model_kwargs(\..*)?|num_new_tokens|"
             r"new_special_tokens": "another model or trainer than its own",
-            r"torch_compile": "another program for the layers",
             r"auto_find_batch_size": "a batch that follows the memory",
             r"parallelism_config(\..*)?": "degrees in another block: give them in the accelerate file",
         },
@@ -287,10 +286,12 @@ READER = Reader(
             r"model_(author|dir|info|meta|name|revision|suffix|type)|num_(beams|train_epochs)|optim_args|"
             r"packing_(num_proc|strategy)|padding_side|per_device_eval|reft|remove_unused|safe_serialization|save|"
             r"stopping_strategy|swanlab|swift|system|template|trackio|training_args|use_hf|truncation_strategy|tuner_backend|vera|"
-            r"vit_(lr|gradient_checkpointing))(_|\.|$)"
+            r"vit_(lr|gradient_checkpointing)|columns|decision|disable_(auto_column_mapping|ignore_empty_think)|interleave_prob|"
+            r"(enable|preserve)_thinking|ignore_args_error|norm_bbox|response_prefix|stop_words|stream|streaming|strict|"
+            r"structured_outputs|temperature|top_[pk]|top_logprobs|repetition_penalty|use_logits_to_keep|use_rslora|"
+            r"rope_scaling)(_|\.|$)"
         ),
-        modernise=_modernise,
-    ),
+        modernise=_modernise),
     prepared=_prepared,
     beside=_beside,
     document=commands.from_command("swift sft", _COMMAND, family.loaded),

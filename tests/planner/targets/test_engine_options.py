@@ -45,7 +45,9 @@ def test_a_stage_that_another_file_states_is_a_gap(tmp_path: Path) -> None:
     [({"reduce_scatter": False}, {}, "every rank gets all gradients"),
      ({"allgather_partitions": False}, {}, "weights are broadcast"),
      ({}, {"activation_checkpointing": {"cpu_checkpointing": True}}, "models that call deepspeed.checkpointing"),
-     ({}, {"compile": {"deepcompile": True}}, "another program of the layers")],
+     ({}, {"compile": {"deepcompile": True}}, "another program of the layers"),
+     ({}, {"curriculum_learning": {"enabled": True}}, "begins with shorter sequences"),
+     ({}, {"eigenvalue": {"enabled": True}}, "runs passes beside"), ({}, {"autotuning": {"enabled": True}}, "tries")],
 )  # fmt: skip
 def test_switches_without_a_price_are_named(tmp_path: Path, zero: dict[str, Any], options: dict[str, Any],
                                             words: str) -> None:  # fmt: skip
@@ -59,6 +61,7 @@ def test_switches_without_a_price_are_named(tmp_path: Path, zero: dict[str, Any]
     [({"mics_hierarchical_params_gather": False}, {}), ({"offload_param": {"device": "none", "fast_init": True}}, {}),
      ({"offload_optimizer": {"device": "cpu", "buffer_size": 1, "max_in_cpu": 1}}, {}),
      ({}, {"amp": {"enabled": "auto", "opt_level": "auto"}}), ({}, {"fp32_allreduce": True}),
+     ({}, {"pipeline": {"stages": "auto", "partition": "best", "pipe_partitioned": True}}),
      ({"stage": 3, "reduce_scatter": False}, {}), ({}, {"max_grad_norm": 1.0}),
      ({}, {"activation_checkpointing": {"partition_activations": True}})],
 )  # fmt: skip
@@ -229,6 +232,13 @@ def test_recomputation_is_not_in_the_json(tmp_path: Path) -> None:
     assert note not in of_json(tmp_path, pipeline={"activation_checkpoint_interval": 1}).assumed
 
 
+def test_zero_as_a_switch_is_stage_1(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text('{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "zero_optimization": true}',
+                    encoding="utf-8")  # fmt: skip
+    assert import_config("deepspeed", [path], GIVEN).layout.zero == 1
+
+
 def test_a_batch_alone_is_divided_by_the_ranks(tmp_path: Path) -> None:
     """DeepSpeedConfig takes one accumulation step; the trainer fills in a micro-batch that is `auto`."""
     path = tmp_path / "ds.json"
@@ -258,6 +268,15 @@ def test_keys_of_deepspeeds_json_in_the_yaml_of_accelerate(tmp_path: Path) -> No
     assert not found.gaps
     assert found.layout.zero == 2  # accelerate's default
     assert any("accelerate passes over them" in note for note in found.assumed)
+
+
+def test_tensor_parallelism_of_earlier_releases_of_accelerate(tmp_path: Path) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text("distributed_type: TP\nnum_processes: 8\nmixed_precision: bf16\n"
+                    "tp_config:\n  tp_size: 4\n", encoding="utf-8")  # fmt: skip
+    found = import_config("accelerate", [path], GIVEN)
+    assert not found.gaps
+    assert (found.layout.tp, found.layout.dp, found.layout.zero) == (4, 2, 0)
 
 
 def test_lengths_of_generation_and_folders_of_windows(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ CHANGES = {
     "swift": ("attn_impl: eager\npacking: false", "use_galore: true", "lisa_activated_layers: 2", "optimizer: muon",
               "task_type: seq_cls", "freeze_vit: false", "freeze_llm: true", "freeze_parameters: [model.layers.0]",
               "quant_method: hqq",
-              "rlhf_type: kto", "sequence_parallel_size: 8", "device_map: auto", "rope_scaling: yarn",
+              "rlhf_type: kto", "sequence_parallel_size: 8", "device_map: auto",
               "external_plugins: [plugin.py]", "freeze_parameters_ratio: 0.5", "num_labels: 2", "use_ray: true"),
     "maxtext": (
         "attention_type: local_sliding", "attention_type: chunk", "weight_dtype: bfloat16", "mu_dtype: bfloat16",
@@ -63,7 +63,8 @@ ASIDE = {
                       "pissa_init: true", "rope_scaling: linear", "galore_layerwise: true", "pref_beta: 0.1",
                       "reward_model: x", "freeze_trainable_modules: all", "reserved_label_len: 1"),
     "swift": ("attn_impl: flash_attn", "galore_rank: 64", "lora_alpha: 16", "template: qwen", "dataset: [mine]",
-              "freeze_parameters: [visual, visual.merger]", "task_type: causal_lm", "truncation_strategy: delete"),
+              "freeze_parameters: [visual, visual.merger]", "task_type: causal_lm", "truncation_strategy: delete",
+              "rope_scaling: yarn", "streaming: true", "enable_thinking: false", "use_rslora: true", "stop_words: [x]"),
     "maxtext": ("weight_dtype: float32", "attention: flash", "rope_min_timescale: 1", "sliding_window_size: 0",
                 "attention_type: global", "dcn_bandwidth_limit: 1", "enable_checkpointing: false",
                 "norm_topk_prob: true", "sa_block_q: 512"),
