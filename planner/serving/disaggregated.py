@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from ...cost_models.arrays import Array, Ints
+from ...cost_models.arrays import Array, Ints, Mask
 from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.phases import sent_bytes
 from ...cost_models.serving.pool import Pool
@@ -58,9 +58,11 @@ def search_disaggregated(
     are sought."""
     rented = all(space.site.usd_per_gpu_hour is not None for space in prefills)
     hours = Counter(rates or [ALONE if load is None or promises.closed else load])
-    bounded = load is None and not promises.closed
+    carried = 0.0 if incumbent is None else incumbent.largest_load
+    least_load = carried if load is None and not promises.closed else None
     prefills, decodes = _by_degrees(prefills), _by_degrees(decodes)
-    sides = [_sides(prefills, decodes, rate, promises, constants, bounded=bounded) for rate in sorted(hours)]
+    sides = [[_sides(spaces, rate, promises, constants, prefills=spaces is prefills, least=least_load)
+              for spaces in (prefills, decodes)] for rate in sorted(hours)]  # fmt: skip
     prefill, decode = sides[-1]
     total = held = kept = unlike = 0
     pairs, least = list[Pair](), np.inf if incumbent is None else incumbent.cost(load)
@@ -135,42 +137,75 @@ def without_transfer(prefills: Sequence[Space], decodes: Sequence[Space]) -> str
 
 
 def _sides(
-    prefills: Sequence[Space], decodes: Sequence[Space], load: float, promises: Promises, constants: ServingConstants,
-    *, bounded: bool,
-) -> tuple[list[Side], list[Side]]:  # fmt: skip
-    """Those that prefill and those that decode."""
-    return ([_side(space, load, promises, constants, prefills=True, bounded=bounded)
-             for space in prefills if space.instances],
-            [_side(space, load, promises, constants, prefills=False, bounded=bounded)
-             for space in decodes if space.instances])  # fmt: skip
+    spaces: Sequence[Space], load: float, promises: Promises, constants: ServingConstants, *, prefills: bool,
+    least: float | None,
+) -> list[Side]:  # fmt: skip
+    """The instances of one role, in every number. Rows of all spaces are priced by the same calls, which take hardly
+    longer for many rows than for few. least: load of which pairs are sought that carry as much; None: it is given."""
+    spaces = [space for space in spaces if space.instances]
+    rows = [_SideRows.of(space, promises, prefills=prefills) for space in spaces]
+    if not spaces:
+        return []
+    columns, each = pool([it for space in spaces for it in space.instances]), [len(it.instance) for it in rows]
+    before = np.cumsum([0, *(len(space.instances) for space in spaces)])
+    instance = np.concatenate([it.instance + start for it, start in zip(rows, before[:-1], strict=True)])
+    number = np.concatenate([it.number for it in rows])
+    under = np.full(len(number), load)
+    seconds = _seconds(columns, instance, number, under, promises, constants, prefills=prefills)
+    most = under + np.inf if least is None else _largest(columns, instance, number, promises, constants,
+                                                         prefills=prefills, least=least)  # fmt: skip
+    parts = (np.split(values, np.cumsum(each)[:-1]) for values in (seconds, most))
+    return [Side(space, it.columns, it.legal_gpus, it.instance, it.number, it.gpus, seconds,
+                 sent_bytes(it.columns, np.array(promises.requests.prompt)),
+                 sent_bytes(it.columns, promises.requests.prompt_lengths.at(np.array([promises.share]))), most)
+            for space, it, seconds, most in zip(spaces, rows, *parts, strict=True)]  # fmt: skip
 
 
-def _side(
-    space: Space, load: float, promises: Promises, constants: ServingConstants, *, prefills: bool, bounded: bool
-) -> Side:  # fmt: skip
-    """Chunks make no difference to instances that decode: one size stands for all. bounded: whether the load of each
-    row has a bound."""
-    columns = pool(space.instances)
-    fits = holds_a_sequence(columns, promises)
-    chunk = space.instances[0].chunk_tokens
-    chosen = [i for i, it in enumerate(space.instances) if prefills or it.chunk_tokens == chunk]
-    every = np.array([(i, n) for i in chosen for n in range(space.least, space.most[i] + 1)])
-    layout_gpus = np.array([it.layout.gpus for it in space.instances])
-    rows = every[fits[every[:, 0]]]
-    instance, number = rows[:, 0], rows[:, 1]
+@dataclass(frozen=True)
+class _SideRows:
+    """The rows of a side."""
 
-    def seconds_under(load: Array, at: Ints) -> Array:
-        return _seconds(columns, instance[at], number[at], load, promises, constants, prefills=prefills)
+    columns: Pool  # [instance]
+    legal_gpus: Ints
+    instance: Ints
+    number: Ints
+    gpus: Ints
 
-    limit_s = promises.ttft_s if prefills else np.finfo(float).max
-    return Side(
-        space, columns, layout_gpus[every[:, 0]] * every[:, 1], instance, number, layout_gpus[instance] * number,
-        seconds_under(np.full(len(rows), load), np.arange(len(rows))),
-        sent_bytes(columns, np.array(promises.requests.prompt)),
-        sent_bytes(columns, promises.requests.prompt_lengths.at(np.array([promises.share]))),
-        largest(lambda load, at: seconds_under(load, at) <= limit_s, number.astype(float)) if bounded
-        else np.full(len(rows), np.inf),
-    )  # fmt: skip
+    @classmethod
+    def of(cls, space: Space, promises: Promises, *, prefills: bool) -> _SideRows:
+        """Chunks make no difference to instances that decode: one size stands for all."""
+        columns = pool(space.instances)
+        fits = holds_a_sequence(columns, promises)
+        chunk = space.instances[0].chunk_tokens
+        chosen = [i for i, it in enumerate(space.instances) if prefills or it.chunk_tokens == chunk]
+        every = np.array([(i, n) for i in chosen for n in range(space.least, space.most[i] + 1)])
+        layout_gpus = np.array([it.layout.gpus for it in space.instances])
+        instance, number = every[fits[every[:, 0]]].T
+        return cls(columns, layout_gpus[every[:, 0]] * every[:, 1], instance, number, layout_gpus[instance] * number)
+
+
+def _largest(
+    columns: Pool, instance: Ints, number: Ints, promises: Promises, constants: ServingConstants, *, prefills: bool,
+    least: float,
+) -> Array:  # fmt: skip
+    """[row] load that no pair with it exceeds; 0 where that is below `least`. Of Poisson arrivals so many instances
+    carry as many times that of one."""
+    limit_s = min(promises.ttft_s if prefills else np.inf, np.finfo(float).max)  # infinite seconds are never kept
+
+    def kept(instance: Ints, number: Ints, load: Array) -> Mask:
+        seconds = _seconds(columns, instance, number, load, promises, constants, prefills=prefills)
+        return np.asarray(seconds <= limit_s)
+
+    rows = np.arange(len(instance))
+    if least > 0:
+        rows = rows[kept(instance, number, np.full(len(rows), least * (1 - ROUNDING)))]
+    poisson = promises.requests.arrival_scv == 1.0
+    asked, at = np.unique(instance[rows], return_inverse=True) if poisson else (instance[rows], np.arange(len(rows)))
+    instances = np.ones_like(asked) if poisson else number[rows]
+    most = largest(lambda load, at: kept(asked[at], instances[at], load), instances.astype(float))
+    out = np.zeros(len(instance))
+    out[rows] = most[at] * (number[rows] if poisson else 1)
+    return out
 
 
 def _seconds(

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from meshwright.cost_models.arrays import Mask
+from meshwright.cost_models.arrays import Array, Mask
 from meshwright.cost_models.serving.lengths import RequestLengths
 from meshwright.planner.request.serving import ServingFields
-from meshwright.planner.serving.disaggregated import search_disaggregated
-from meshwright.planner.serving.promises import Promises, priced
-from meshwright.planner.serving.search import Fleet, fleets_pool
+from meshwright.planner.serving.disaggregated import _sides, search_disaggregated
+from meshwright.planner.serving.promises import ALONE, Promises, largest_load, priced
+from meshwright.planner.serving.search import Fleet, Incumbent, fleets_pool
 from meshwright.planner.serving.space import Space
 from meshwright.planner.targets.engines.emit import emit_serving
 
@@ -115,6 +115,38 @@ def test_without_a_load_no_pair_carries_more(tpot_s: float) -> None:
     assert int(as_many.sum()) >= len(result.deployments) > 0
     counted = result.broken + result.unlike + result.out_of_memory + result.bounded + len(result.deployments)
     assert counted == result.total
+
+
+@pytest.mark.parametrize("arrivals_s", [None, np.cumsum([0.1, 3.0] * 50)])
+@pytest.mark.parametrize("ttft_s", [1.0, np.inf])
+def test_no_pair_carries_more_than_the_bounds_of_its_sides(ttft_s: float, arrivals_s: Array | None) -> None:
+    """Bounds are finite without a promise on the first token, of Poisson arrivals and of those of a trace."""
+    requests = replace(RequestLengths.equal(2000, 300), arrivals_s=arrivals_s)
+    promises = Promises(requests=requests, ttft_s=ttft_s, tpot_s=0.05, share=0.9, closed=False)
+    spaces = [space("llama-3.1-70b", "8xh100-sxm-80gb", {"chunk_tokens": 8192, "tp": tp}) for tp in (2, 4)]
+    for prefills in (True, False):
+        for side in _sides(spaces, ALONE, promises, ENGINES.constants, prefills=prefills, least=0.0):
+            this = side.pool(np.arange(len(side.number)))
+            other = this.rows(np.arange(len(side.number)), np.full(len(side.number), 1e9))
+            asked = replace(promises, tpot_s=np.inf) if prefills else replace(promises, ttft_s=np.inf)
+            pools = (this, other) if prefills else (other, this)
+            alone = largest_load(*pools, np.ones(len(side.number), dtype=bool), asked, ENGINES.constants)
+            assert (side.most < 1e3).all()
+            assert (side.most >= alone * (1 - 1e-6)).all()
+
+
+def test_an_incumbent_leaves_out_pairs_that_carry_less() -> None:
+    promises = Promises(requests=RequestLengths.equal(2000, 300), ttft_s=1.0, tpot_s=0.05, share=0.9, closed=False)
+    of_model = [space("llama-3.1-70b", "8xh100-sxm-80gb", {"chunk_tokens": 8192})]
+    every = search_disaggregated(of_model, of_model, None, promises, ENGINES.constants, 1e9)
+    most = every.deployments[0].largest_load
+    beaten, none = (
+        search_disaggregated(of_model, of_model, None, promises, ENGINES.constants, 1e9,
+                             Incumbent(price=8.0, largest_load=load, rented=False))
+        for load in (0.999 * most, 1.001 * most)
+    )  # fmt: skip
+    assert beaten.deployments == every.deployments
+    assert not none.deployments
 
 
 @pytest.mark.parametrize(("engine", "prefill", "decode", "model"), [
