@@ -5,6 +5,7 @@ Node 0 finds it and shows it, with the seconds that states take to it.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,8 +36,6 @@ def recovery_of(
     from .screens import launch as screen
 
     rejoin_s = REJOIN_S if rejoin_s is None else rejoin_s
-    if not rejoin_s > 0:
-        raise InputError(f"--rejoin-timeout {rejoin_s:g}: must be above 0", hint="leave it out for 60 s")
     if nodes.node_rank == 0:
         show_resharding(terminal, plan, settings)
     if not elastic:
@@ -134,7 +133,9 @@ def show_resharding(terminal: Terminal, plan: Plan | LengthsPlan | RlPlan, setti
 def check_elastic(
     *, elastic: bool, rejoin_s: float | None, scale_down: bool, order: str | None, restarts: int
 ) -> None:  # fmt: skip
-    """Raises InputError where another flag rules `--elastic` out."""
+    """Raises InputError where another flag rules `--elastic` out, and for a wait that is no time."""
+    if rejoin_s is not None and not 0 < rejoin_s < math.inf:
+        raise InputError(f"--rejoin-timeout {rejoin_s:g}: must be above 0 and finite", hint="leave it out for 60 s")
     if rejoin_s is not None and not elastic and not restarts:
         raise InputError("--rejoin-timeout: nothing starts again after a failure",
                          hint="add `--elastic` or `--max-restarts N`")  # fmt: skip

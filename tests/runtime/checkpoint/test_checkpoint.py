@@ -284,6 +284,8 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
         (["--checkpoint", "{}/none", "--resume"], "none: no such folder"),
         (["--checkpoint", str(ROOT / "docs"), "--resume"], "docs has no checkpoint of meshwright; it has README.md, "),
         (["--checkpoint", "{}", "--rejoin-timeout", "5"], "nothing starts again after a failure"),
+        (["--checkpoint", "{}", "--elastic", "--rejoin-timeout", "-1", "--dry-run"], "--rejoin-timeout -1: must be"),
+        (["--checkpoint", "{}", "--elastic", "--rejoin-timeout", "inf", "--dry-run"], "--rejoin-timeout inf: must be"),
         (["--elastic"], "--elastic: checkpoints are not saved anywhere"),
         (["--checkpoint", "{}", "--elastic", "--scale-down"], "--elastic: a rehearsal's small model depends on"),
         (["--checkpoint", "{}", "--elastic", "--order", "1f1b"], "is for the layout of this plan only"),
