@@ -40,13 +40,15 @@ _NAMES: dict[str, tuple[str, tuple[str, ...]]] = {
     "train_max_tokens_per_gpu": ("int", ("train.max_tokens_per_gpu",)),
     "use_liger_kernel": ("bool", ("ds.use_liger_kernel",)),
 }  # fmt: skip
+_FROZEN = "freezing_actor_steps"
 _ALONE = {"bf16": "bool", "flash_attn": "bool", "prompt_max_len": "int", "generate_max_len": "int", "optim": "str",
-          preferences.LEARNS: "any", DEEPSPEED: "any"}  # fmt: skip
+          _FROZEN: "int", preferences.LEARNS: "any", DEEPSPEED: "any"}  # fmt: skip
 # The setting with the program that trains.
 _PROGRAM = "program"
 _OF_DEEPSPEED = ("zero_stage", "zpg", "adam_offload", "overlap_comm", "grad_accum_dtype", "ds_tensor_parallel_size")
 # Sequences of a micro-batch and tokens of one, where no option states them.
 _DEFAULTS = {"sft": (8, 2048), "dpo": (8, 512), "rm": (1, 512), "ppo": (4, 2048)}
+_COMPILED = ("torch_compile", "deepcompile", "ds.deepcompile")
 _PAIRS = {"dpo": preferences.COMPARED, "rm": preferences.VALUED}
 _OTHER = {"kd": "a teacher beside the model that learns", "prm": "a reward model of steps, whose labels are tokens",
           "kto": "each answer is read beside an unmatched one, whose pass no gradient follows"}  # fmt: skip
@@ -86,8 +88,10 @@ def _modernise(arguments: Arguments) -> None:
         arguments.gap("bf16", "is off: weights are trained in the type of their checkpoint")
     if kind in _PAIRS:
         given[preferences.LEARNS] = _PAIRS[kind]
-    if given.get("use_liger_kernel"):
-        arguments.notes.append("use_liger_kernel: priced as without")
+    if fused := [name for name in ("use_liger_kernel", *_COMPILED) if given.get(name)]:
+        arguments.notes.append(f"{', '.join(fused)}: priced as without")
+    if given.get(_FROZEN) == -1:  # the default: in no step
+        del given[_FROZEN]
     where = next((name for name in _OF_DEEPSPEED if name in arguments.lines), "")
     arguments.add(engine_files.inside(_engine(given), arguments.files.get(where, ""), arguments.lines.get(where, 0)),
                   arguments.files.get(where, ""))  # fmt: skip
@@ -193,13 +197,13 @@ READER = Reader(
     ),
     reading=Reading(
         changes={
-            r"torch_compile|ds\.deepcompile": "another program for the layers",
             r"ref_pretrain|ref\.model_name_or_path": "a reference of its own",
             r"freezing_actor_steps|actor\.freeze_\w+": "a part of the model that learns",
             r"pretrain_data": "sequences of another kind beside the answers",
         },
         harmless=(
-            r"^((vllm|ref|reward|critic|rollout|algo|logger|ckpt|eval|adam|muon|data)[._]|train\.(?!micro|batch|dynamic)|"
+            r"^((torch_|ds\.deep|deep)compile$|full_determinism|local_rank|ema_beta|no_advantage|enable_vllm|"
+            r"(vllm|ref|reward|critic|rollout|algo|logger|ckpt|eval|adam|muon|data)[._]|train\.(?!micro|batch|dynamic)|"
             r"actor[._](?!num|grad|model|freez)|(micro_)?rollout_|colocate_|enforce_eager|enable_(prefix|ema)|"
             r"n_samples|beta$|ipo$|label_smoothing|nll_loss|aux_loss|init_kl|kl_|use_kl|use_(wandb|tensorboard|ms)|"
             r"advantage_|gamma|lambd|eps_clip|value_clip|normalize_|reward_|remote_rm|apply_chat|input_|output_key|"

@@ -107,3 +107,12 @@ def test_other_scripts_are_refused(tmp_path: Path) -> None:
         imported(tmp_path, TODAY + TODAY.replace("4096", "2048"), gpus=8)
     with pytest.raises(InputError, match="does not divide"):
         imported(tmp_path, TODAY.replace("size 2 --ds.zero", "size 2 --ds.ring_attn_size 3 --ds.zero"), gpus=8)
+
+
+def test_compiled_layers_are_named_and_layers_that_never_freeze_are_none(tmp_path: Path) -> None:
+    found = imported(tmp_path, PPO.replace("--packing_samples", "--packing_samples --torch_compile --deepcompile "
+                                           "--freezing_actor_steps -1 --full_determinism"))  # fmt: skip
+    assert not found.gaps
+    assert "torch_compile, deepcompile: priced as without" in found.assumed
+    (gap,) = imported(tmp_path, PPO.replace("--packing_samples", "--packing_samples --freezing_actor_steps 8")).gaps
+    assert gap.field == "freezing_actor_steps"
