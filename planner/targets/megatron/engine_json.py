@@ -89,9 +89,6 @@ def _read_json(arguments: Arguments, path: str) -> int:
         here, there = arguments.settings.get(name), facts.get(fact)
         if isinstance(here, int) and there is not None and here != there:
             arguments.gap(CONFIG, f"it has {there} for {name}, the command {here}")
-    curriculum = json.loads(arguments.texts[path]).get("curriculum_learning")
-    if isinstance(curriculum, dict) and curriculum.get("enabled"):
-        arguments.notes.append("curriculum_learning: priced at the length that sequences grow to")
     return int(facts.get("zero", 0))
 
 

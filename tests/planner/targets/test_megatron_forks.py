@@ -238,7 +238,7 @@ def test_sequences_that_grow_are_priced_at_their_last_length(tmp_path: Path) -> 
         paths = [tmp_path / "run.sh", tmp_path / "ds.json"]
         notes[enabled] = import_config("megatron-args", paths, {"gpu": "h100-sxm-80gb"}).assumed
     assert [note for note in notes["true"] if note not in notes["false"]] == [
-        "curriculum_learning: priced at the length that sequences grow to"]  # fmt: skip
+        "curriculum_learning.enabled begins with shorter sequences: priced as without"]  # fmt: skip
 
 
 @pytest.mark.parametrize(("block", "gaps", "notes"), [
