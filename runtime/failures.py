@@ -66,8 +66,7 @@ def diagnose(
     elif exit_code < 0:
         message = f"torchrun was killed by {_signal_name(-exit_code)}"
     else:
-        last = next((line for line in reversed(tail) if line.strip()), "no message")
-        message = f"torchrun ended with exit code {exit_code}: {last.strip()}"
+        message = f"torchrun ended with exit code {exit_code}: {_last_words(tail)}"
     lines = [message, *(f"rank {s['rank']} was in {s['failed']}" for s in waiting)]
     hint = f"all {num_ranks} ranks were stopped; `--verbose` shows what they printed"
     if saves:
@@ -94,6 +93,13 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def _last_words(tail: Sequence[str]) -> str:
+    """The exception of a rank that ended before it had a state, else the last line; torchrun prints a summary below."""
+    lines = [line.strip() for line in tail if line.strip(" =-")]
+    raised = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line) and "ChildFailedError" not in line]
+    return (raised or lines or ["no message"])[-1]
 
 
 def _died(rank: int, name: str, states: Mapping[int, State]) -> str:

@@ -283,6 +283,15 @@ def test_a_signal_without_a_name_has_its_number() -> None:
     assert diagnose({}, [], -36, 2).message == "torchrun was killed by signal 36"
 
 
+def test_a_rank_that_ended_at_its_start_is_quoted() -> None:
+    """It has no state yet, and torchrun prints its summary below."""
+    tail = ["Traceback (most recent call last):", "AttributeError: module 'math' has no attribute 'pi'", "",
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "Root Cause:", "=" * 60]  # fmt: skip
+    expected = "torchrun ended with exit code 1: AttributeError: module 'math' has no attribute 'pi'"
+    assert diagnose({}, tail, 1, 2).message == expected
+    assert diagnose({}, ["stopped by hand", "=" * 60], 1, 2).message.endswith("1: stopped by hand")
+
+
 def test_a_rank_of_another_node_is_not_blamed_on_this_one() -> None:
     """Each launcher sees the states of its own ranks."""
     found = diagnose({0: STATES[0]}, [], 1, 1, num_nodes=2)
