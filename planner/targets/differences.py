@@ -45,7 +45,8 @@ def differences(
             name = differ[0]
             text = _in_words(name.removeprefix("model."), given.get(name), told.get(name))
             problem = places.problem(text, entry.fields, _HINT)
-            out.append(problem._replace(line=problem.line or _first_line(places)))
+            line, field = problem.line or _first_line(places), problem.field or name
+            out.append(problem._replace(line=line, field=field))
         else:
             blind = [option for option in entry.options if not _same(option, settings, planned, defaults)
                      and (option in planned or changes(option))
