@@ -43,8 +43,8 @@ def _overlap_write(setup: Setup) -> Settings:
 
 def _overlap_read(settings: Settings, facts: Facts) -> Facts:
     """Overlap of communication: on by default in stage 3 (runtime/zero/config.py), without an option outside ZeRO."""
-    on = settings.get(_OVERLAP, facts["zero"] == 3)
-    return {f"{SWITCH}overlap_grad_reduce": "on" if on else "off"} if facts["zero"] else {}
+    on, stage = settings.get(_OVERLAP, facts["zero"] == 3), settings.get("zero_optimization.stage", 0)
+    return {f"{SWITCH}overlap_grad_reduce": "on" if on else "off"} if stage else {}
 
 
 def _context_write(setup: Setup) -> Settings:
