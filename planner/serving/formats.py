@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...cost_models.quantities.element_bytes import INT4_BYTES
 from ...cost_models.specs.cluster import GpuSpec
 from ...cost_models.specs.model import ModelSpec
+from ...profiles.model.load import published_in
 
 # Bytes per element. Formats of 4 bits have the scales of their blocks: a byte per 16 elements (NVFP4) or 32 (MXFP4).
 BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "fp4": 0.5625, "mxfp4": 0.53125,
@@ -22,12 +23,15 @@ def dense_format(model: ModelSpec, weights: str) -> str:
 
 
 def cache_format(model: ModelSpec, weights: str, cache: str) -> str:
-    """Format of the KV cache. `auto` is that of the checkpoint: NVIDIA's of fp8 and fp4 state fp8; gpt-oss and those of
-    integers (AWQ, GPTQ, quantization_config without a kv_cache_scheme) state none, and engines keep 16 bits."""
+    """Format of the KV cache. `auto` is that which the checkpoint states (kv_cache_quant_algo of hf_quant_config.json,
+    kv_cache_scheme of quantization_config), else 16 bits (vLLM 0.32,
+    resolve_kv_cache_dtype_string). NVIDIA's of fp8 and fp4 state fp8. Integers (AWQ, GPTQ), gpt-oss, and models that
+    their makers publish in fp8 (DeepSeek-V3, MiniMax-M2.5, Kimi-K2: by blocks) state none."""
     if cache in BYTES:
         return cache
-    stated = weights not in ("bf16", "fp16", "mxfp4", "int4", "int8") and model.family != "gpt_oss"
-    return "fp8" if stated else "bf16"
+    by_maker = weights.removesuffix("_block") == published_in(model.name) or weights == "fp8_block"
+    none = weights in ("bf16", "fp16", "mxfp4", "int4", "int8") or by_maker or model.family == "gpt_oss"
+    return "bf16" if none else "fp8"
 
 
 def cache_read_bytes(gpu: GpuSpec, cache: str) -> float:

@@ -110,7 +110,7 @@ def _case(row: RowReader, model: ModelSpec) -> ServingCase | LeftOut:
         id=row.text("id"), family=row.text("family", default=row.text("model")), model=model,
         gpu=registry.gpu_entry(row.text("gpu")).spec, engine=row.text("engine"),
         version=str(row.get("engine_version") or ""), prefill=prefill, decode=decode, disaggregated=disaggregated,
-        weights=_weights(row), cache=cache_format(model, _weights(row), str(row.get("precision", "kv") or "auto")),
+        weights=_weights(row), cache=cache_format(model, _weights(row), _cache(row, model)),
         prompt=prompt * nominal, output=output * nominal,
         concurrency=concurrency or float("inf"), rate=row.number("load", "rate_req_s") or 0.0,
         burst_share=_burst_share(concurrency, prompts, random_lengths=nominal < 1),
@@ -140,6 +140,17 @@ def _weights(row: RowReader) -> str:
     if stated := row.get("precision", "w"):
         return str(stated)
     return number_format(row.text("model")) or "bf16"
+
+
+def _cache(row: RowReader, model: ModelSpec) -> str:
+    """Number format of the cache, or `auto`. Scripts of InferenceX set fp8 for DeepSeek, and for gpt-oss on Blackwell
+    (dsr1_*.sh, gptoss_fp4_b200*.sh of SemiAnalysisAI/InferenceX@34bc7c40); the rows do not state it."""
+    stated = row.get("precision", "kv")
+    if stated is None and "InferenceX" in row.text("source"):
+        blackwell = "blackwell" in registry.gpu_entry(row.text("gpu")).spec.arch
+        if model.name.startswith("deepseek") or (blackwell and model.family == "gpt_oss"):
+            return "fp8"
+    return str(stated or "auto")
 
 
 def _burst_share(concurrency: float | None, prompts: float | None, *, random_lengths: bool) -> float:
