@@ -8,6 +8,8 @@ import numpy as np
 
 from ..arrays import Array
 from ..rates import collectives
+from .kernel_counts import TOWER_KERNELS
+from .messages import REDUCTIONS_PER_LAYER, collectives_s, messages_s, sum_s
 from .methods import PLAIN, Methods
 from .pool import ACTIVATION_BYTES, Pool, dense_of_rank
 from .seen_images import placement
@@ -15,8 +17,6 @@ from .seen_images import placement
 _NORM_BYTES = 16.0  # per element of the hidden state and layer: two norms read and write it and the residual stream
 _ROUTED_BYTES = 8.0  # per element of a token's copy: into the order of the experts and back, each read and written
 _HALF_TILE = 32.0  # rows of a tile of the smallest products that an expert leaves empty in the mean
-_STAGE_TENSORS = 2.0  # hidden states and the residual (vLLM 0.32, LlamaModel.forward)
-REDUCTIONS_PER_LAYER = 2.0  # after attention and after the feed-forward block (Megatron-LM, arXiv 1909.08053)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,16 +25,16 @@ class ServingConstants:
 
     compute_share: float  # rate of products over that of a training step's
     bandwidth_share: float  # rate of reading weights over the bandwidth that a training step's products reach
+    narrow_share: float  # of that rate, what weights of 4 bits are read at: kernels unpack and scale them
     expert_share: float  # rate of routed experts over those of dense blocks
     cache_share: float  # rate of reading the KV cache over the same bandwidth
-    layer_s: float  # that a layer takes beside its reads and products: kernels too short to fill a GPU
+    short_s: float  # that a kernel takes beside its reads and products: it is too short to fill a GPU
     latency_share: float  # latency of an engine's own collective over NCCL's
     traffic_share: float  # bandwidth of an engine's own collective over NCCL's
-    sequence_s: float  # of the host, per sequence of an iteration: scheduling, sampling, detokenising
+    sequence_s: float  # of the host, per sequence of an iteration of a group: scheduling, sampling, detokenising
     burst: float  # prompts of equal length that come together, over the root of those that run
     prompt_token_s: float  # of the front end, per token of a prompt: tokenising, hashing of blocks
     step_s: float  # of the host per iteration, which no overlap with the iteration before hides
-    scan_s: float  # of a mixer's recurrence, per prompt token and layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +54,16 @@ def iteration_seconds(pool: Pool, constants: ServingConstants, batch: Batch) -> 
     parts of a layer come one after another, and add. The host launches kernels of prompts alone (`Pool.host_s`): an
     iteration without them replays CUDA graphs, and the host prepares it while the one before it runs (asynchronous
     scheduling of vLLM 0.32, overlap schedulers of SGLang 0.5 and TensorRT-LLM 1.2), but for `step_s`. An engine without
-    graphs takes at least `launch_s`; each stage launches its layers for every part of the sequences in turn."""
+    graphs takes at least `launch_s`; each stage launches its layers for every part of the sequences in turn. Groups of
+    attention data parallelism have a process each that schedules and samples their sequences (vLLM 0.32,
+    DPEngineCoreProc; SGLang 0.5, DataParallelController; TensorRT-LLM 1.2, the PyExecutor of each rank)."""
     passes = _filling_s if pool.methods.fills else _device_s
     device = np.maximum(passes(pool, constants, batch), pool.launch_s)
     if pool.draft_tokens.any() and pool.drafts:
         drafted = _draft_s(pool, constants, batch) / pool.methods.draft_speed
         # The draft begins with what the lower layers give, and runs beside the upper ones.
         device = np.maximum(device + drafted - (1.0 - pool.methods.draft_from_share) * device, device)
-    return np.asarray(device + constants.step_s + constants.sequence_s * batch.sequences)
+    return np.asarray(device + constants.step_s + constants.sequence_s * batch.sequences / pool.attention_dp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,17 +88,17 @@ def _device_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
     decoded = batch.sequences * (1.0 + pool.draft_tokens)
     together = decoded + batch.prompt_tokens
     tokens = decoded / pool.attention_dp + batch.prompt_tokens / batch.prompt_groups  # of the fullest group
-    sums, exchanges = _collectives_s(pool, constants, tokens)
-    answers_sums = sums if pool.methods == PLAIN else _collectives_s(pool, constants, decoded / pool.attention_dp)[0]
-    passes_s = _passes_s(pool, constants, batch, together, tokens)
+    sums, exchanges = collectives_s(pool, constants, tokens)
+    answers_sums = sums if pool.methods == PLAIN else collectives_s(pool, constants, decoded / pool.attention_dp)[0]
+    passes_s = _passes_s(pool, batch, together, tokens)
     if pool.images is not None:
         passes_s = passes_s + _images_s(pool, constants, batch.prompt_tokens / batch.prompt_groups)
     parts = _Parts(
         products=_products_s(pool, constants, decoded, tokens, together),
         cache=_decode_attention_s(pool, constants, batch), prompts=_prompt_attention_s(pool, constants, batch),
-        passes=passes_s, kernels=constants.layer_s * pool.model.layers,
+        passes=passes_s, kernels=constants.short_s * pool.model.kernels,
         sums=sums, prompt_sums=np.maximum(sums - answers_sums, 0.0), exchanges=exchanges,
-        messages=_messages_s(pool, tokens),
+        messages=messages_s(pool, tokens),
     )  # fmt: skip
     if pool.methods == PLAIN:
         return _one_after_another(parts)
@@ -191,9 +193,15 @@ def _dense_s(pool: Pool, constants: ServingConstants, decoded: Array, tokens: Ar
     sampled = decoded / pool.attention_dp
     dense, head = dense_of_rank(model, pool.tp), model.head_parameters / pool.tp
     flops = 2.0 * (dense * tokens + head * sampled)
-    read = (dense + model.still_parameters / pool.tp) * pool.weight_bytes + 2.0 * head
-    return _soft_maximum(flops / (pool.flops_per_s * constants.compute_share),
+    weights = (dense + model.still_parameters / pool.tp) * pool.weight_bytes
+    read = weights / _narrow(pool.weight_bytes, constants) + 2.0 * head
+    return _soft_maximum(flops / (pool.dense_flops_per_s * constants.compute_share),
                          read / (pool.memory_bw_bytes_per_s * constants.bandwidth_share))  # fmt: skip
+
+
+def _narrow(num_bytes: Array, constants: ServingConstants) -> Array:
+    """Rate of reading weights of so many bytes each, over that of 8 and 16 bits."""
+    return np.where(num_bytes < 1.0, constants.narrow_share, 1.0)
 
 
 def touched_experts(experts: Array, top_k: Array, tokens: Array) -> Array:
@@ -210,6 +218,7 @@ def _experts_s(pool: Pool, constants: ServingConstants, together: Array) -> Arra
     touched = touched_experts(model.experts, model.top_k, together) / model.experts
     flops = 2.0 * model.expert_parameters * (share * together + touched * _HALF_TILE) / pool.stage_gpus
     read = model.expert_parameters * pool.expert_bytes * touched / pool.stage_gpus
+    read = read / _narrow(pool.expert_bytes, constants)
     rate = pool.flops_per_s * constants.compute_share * constants.expert_share
     return _soft_maximum(flops / rate, read / (pool.memory_bw_bytes_per_s * constants.bandwidth_share))
 
@@ -235,8 +244,8 @@ def _images_s(pool: Pool, constants: ServingConstants, tokens: Array) -> Array:
     flops, read = prompts * sum(images.flops), np.where(tokens > 0, 2.0 * images.parameters, 0.0)
     products_s = _soft_maximum(flops / (pool.flops_per_s * constants.compute_share),
                                read / (pool.memory_bw_bytes_per_s * constants.bandwidth_share))  # fmt: skip
-    summed = _sum_s(pool, constants, ACTIVATION_BYTES * images.width * images.rows * prompts)
-    each_s = constants.layer_s + np.where(pool.tp > 1, REDUCTIONS_PER_LAYER * summed, 0.0)
+    summed = sum_s(pool, constants, ACTIVATION_BYTES * images.width * images.rows * prompts)
+    each_s = constants.short_s * TOWER_KERNELS + np.where(pool.tp > 1, REDUCTIONS_PER_LAYER * summed, 0.0)
     layers_s = np.where(tokens > 0, images.layers * each_s, 0.0)
     return np.asarray(left * (products_s / pool.tp + layers_s))
 
@@ -247,54 +256,12 @@ def _prompt_attention_s(pool: Pool, constants: ServingConstants, batch: Batch) -
     return np.asarray(flops / pool.attention_flops_per_s)
 
 
-def _passes_s(pool: Pool, constants: ServingConstants, batch: Batch, together: Array, tokens: Array) -> Array:
-    """Norms, which every tp rank computes whole, the copies of tokens in the order of their experts, and the
-    recurrence of mixers, whose prompt tokens come one after another."""
+def _passes_s(pool: Pool, batch: Batch, together: Array, tokens: Array) -> Array:
+    """Norms, which every tp rank computes whole, the copies of tokens in the order of their experts, and recurrences
+    over prompts, whose products in 16 bits are taken to reach the rate of attention (assumed)."""
     model = pool.model
     norms = _NORM_BYTES * model.layers * tokens
     routed = _ROUTED_BYTES * model.moe_layers * model.top_k * together / pool.ep
-    scanned = constants.scan_s * model.mixer_layers * batch.prompt_tokens / batch.prompt_groups
-    return np.asarray(model.hidden * (norms + routed) / pool.memory_bw_bytes_per_s + scanned)
-
-
-def _collectives_s(pool: Pool, constants: ServingConstants, tokens: Array) -> tuple[Array, Array]:
-    """All-reduces over tp in every layer; with attention data parallelism, tokens to their experts and back."""
-    model = pool.model
-    hidden = ACTIVATION_BYTES * model.hidden * tokens
-    reduced = np.asarray(_sum_s(pool, constants, hidden) * REDUCTIONS_PER_LAYER * model.layers)
-    if not (pool.attention_dp > 1).any():
-        return reduced, np.zeros_like(reduced)
-    copies = np.minimum(model.top_k, pool.stage_gpus)
-    sent = hidden * copies / pool.tp * (1.0 - pool.methods.tokens_at_home)
-    # A token that may stay where its expert is does not come back; new tokens are gathered once.
-    ways = 1.0 if pool.methods.context_everywhere else 2.0
-    exchanged = _seconds(pool.all_to_all, constants, sent) * ways * model.moe_layers
-    if pool.methods.context_everywhere:
-        exchanged = exchanged + _seconds(pool.all_to_all, constants, hidden * pool.attention_dp)
-    return reduced, np.where(pool.attention_dp > 1, exchanged, 0.0)
-
-
-def _messages_s(pool: Pool, tokens: Array) -> Array:
-    """Between the stages, one after another. Each tp rank sends its part of a tensor to the next stage, whose ranks
-    gather the parts (vLLM 0.32, GroupCoordinator.isend_tensor_dict), both by NCCL."""
-    if not (pool.pp > 1).any():
-        return np.zeros_like(tokens)
-    hidden = ACTIVATION_BYTES * pool.model.hidden * tokens
-    each = collectives.seconds(pool.p2p, hidden / pool.tp) + collectives.seconds(pool.all_gather, hidden)
-    return np.asarray(_STAGE_TENSORS * (pool.pp - 1.0) * each)
-
-
-def _sum_s(pool: Pool, constants: ServingConstants, num_bytes: Array) -> Array:
-    """An all-reduce over tp. NCCL's, of more bytes, takes no less than the largest by the engine."""
-    own = _seconds(pool.all_reduce, constants, np.minimum(num_bytes, pool.own_sum_bytes))
-    by_nccl = num_bytes > pool.own_sum_bytes
-    if not by_nccl.any():
-        return own
-    return np.where(by_nccl, np.maximum(own, collectives.seconds(pool.all_reduce, num_bytes)), own)
-
-
-def _seconds(curve: collectives.Curve, constants: ServingConstants, num_bytes: Array) -> Array:
-    scaled = collectives.Curve(
-        curve.latency_s * constants.latency_share, curve.s_per_byte / constants.traffic_share, curve.ramp
-    )
-    return collectives.seconds(scaled, num_bytes)
+    scanned = batch.prompt_tokens / batch.prompt_groups / pool.tp
+    moved = model.hidden * (norms + routed) + model.scan_bytes * scanned
+    return np.asarray(moved / pool.memory_bw_bytes_per_s + model.scan_flops * scanned / pool.attention_flops_per_s)

@@ -21,7 +21,7 @@ def phases(pool: Pool) -> tuple[Pool, Pool, Mask]:
     disagg = np.full(pool.tp.shape, share > 0)
     if not share:
         return pool, pool, disagg
-    taken = pool.weight_bytes * pool.flops_per_s * share / (2.0 * pool.chunk_tokens * pool.memory_bw_bytes_per_s)
+    taken = pool.weight_bytes * pool.dense_flops_per_s * share / (2.0 * pool.chunk_tokens * pool.memory_bw_bytes_per_s)
     return _with(pool, share, np.ones_like(pool.tp)), _with(pool, 1.0 - share, 1.0 / (1.0 + taken)), disagg
 
 
@@ -41,6 +41,7 @@ def _with(pool: Pool, share: float, left: Array) -> Pool:
     """The pool with a share of the multiprocessors, and the part of the bandwidth that is left."""
     reads = min(share / pool.methods.reads_share, 1.0)
     return replace(
-        pool, flops_per_s=pool.flops_per_s * share, attention_flops_per_s=pool.attention_flops_per_s * share,
+        pool, flops_per_s=pool.flops_per_s * share, dense_flops_per_s=pool.dense_flops_per_s * share,
+        attention_flops_per_s=pool.attention_flops_per_s * share,
         memory_bw_bytes_per_s=pool.memory_bw_bytes_per_s * reads * left,
     )  # fmt: skip

@@ -19,6 +19,7 @@ MEMORY_SHARE = 0.9
 WORKING_BYTES = 4 * 2**30
 # Tokens of a block of the cache, which is shared as a whole: the default of vLLM 0.32 (--block-size).
 BLOCK_TOKENS = 16
+HOST_KERNELS = 1000.0  # launched on prompts, by which the host seconds of an engine's release are stated
 ACTIVATION_BYTES = 2.0  # of an element of hidden states
 
 
@@ -40,6 +41,7 @@ class Pool:
     kv_bytes: Array  # per element of the cache
     kv_read_bytes: Array  # the same as its reading takes time: not less than of bf16 where kernels convert
     flops_per_s: Array  # of products, in the format of the activations, as fitted to measured products
+    dense_flops_per_s: Array  # of those of dense blocks, which may have another format than routed experts
     attention_flops_per_s: Array  # of the attention kernel
     memory_bw_bytes_per_s: Array  # bytes/s that large products of a training step read at
     memory_bytes: Array  # of a GPU
@@ -49,7 +51,7 @@ class Pool:
     all_to_all: Curve  # over tp x attention_dp
     all_gather: Curve  # over tp
     p2p: Curve  # from stage to stage, the slowest way
-    host_s: Array  # of the engine version, per iteration that takes prompts, whose kernels the host launches one by one
+    host_s: Array  # of an iteration that takes prompts, whose kernels the host launches one by one
     launch_s: Array  # of the host, in which it launches the kernels of any iteration one by one; 0: CUDA graphs
     chunk_tokens: Array  # prompt tokens of an iteration at most
     largest_batch: Array  # tokens of an iteration for which the engine leaves room where no option states them
@@ -61,6 +63,10 @@ class Pool:
     host_bw_bytes_per_s: Array  # of a GPU to the memory of its host, one direction
     methods: Methods = PLAIN
     images: SeenImages | None = None  # of a request; None: text alone
+
+    def hosted(self, host_s: Array) -> Pool:
+        """The pool on hosts that take so many seconds [n] of an iteration with prompts per `HOST_KERNELS`."""
+        return replace(self, host_s=host_s * self.model.kernels / HOST_KERNELS)
 
     def rows(self, index: Ints, instances: Array) -> Pool:
         """The rows `index` [m], with so many instances each [m]."""

@@ -12,6 +12,9 @@ from ..layer_kinds.registry import kind_of
 from ..quantities.memory import replicated_parameters
 from ..quantities.params import expert_parameters, layer_parameters, table_parameters
 from ..specs.model import Attention, Layer, MixtureOfExperts, ModelSpec
+from ..specs.stack import StackSpec
+from .kernel_counts import kernels_of
+from .recurrences import scans_of
 
 _SCALE_BYTES = 4  # of the scale of so many elements in fp8, in caches of latents and indexes (vLLM 0.32, Indexer)
 _SCALED = 128
@@ -23,7 +26,6 @@ class ServedModel:
 
     layers: Array
     moe_layers: Array
-    mixer_layers: Array  # with a recurrence in place of attention or beside it
     hidden: Array
     dense_parameters: Array  # of layers, that a token passes, without routed experts
     # Of `dense_parameters`, what engines give every rank of tensor parallelism whole: down projections of latent
@@ -45,27 +47,30 @@ class ServedModel:
     chosen_fp8_bytes: Array  # cached per token beside a byte per element, where that is the format
     index_bytes: Array  # of the keys of their indexes per token, whole on each rank
     state_bytes: Array  # of a sequence, kept by the recurrences and convolutions of all layers; ranks split them
+    scan_flops: Array  # of the recurrences of all layers, per token of a prompt; ranks split them
+    scan_bytes: Array  # the same, that they read and write
     # FLOPs of scores and values per pair of a query and a token that it sees, full layers and windowed layers.
     pair_flops: Array
     window_pair_flops: Array
     decode_pair_flops: Array  # the same of full layers in decoding: latent attention works on the latents there
     chosen_pair_flops: Array  # of those layers, per chosen token
     index_pair_flops: Array  # of their indexes, per token before, as of products in 16 bits
+    kernels: Array  # of an iteration, in all layers
     block_elements: Array  # of a token, that the widest block of a layer makes of its input and has at once
 
     @classmethod
-    def of(cls, model: ModelSpec) -> ServedModel:
-        """The model without its modules for further tokens."""
+    def of(cls, model: ModelSpec, stack: StackSpec) -> ServedModel:
+        """The model without its modules for further tokens. stack: the kernels of its recurrences."""
         tables = 1 if model.tied_embeddings else 2
-        return cls._of(model, [model.kinds[index] for index in model.pattern], beside=0, tables=tables)
+        return cls._of(model, stack, [model.kinds[index] for index in model.pattern], beside=0, tables=tables)
 
     @classmethod
-    def of_next_tokens(cls, model: ModelSpec) -> ServedModel:
+    def of_next_tokens(cls, model: ModelSpec, stack: StackSpec) -> ServedModel:
         """One module for further tokens: a layer, and a projection of the hidden state beside the embedding
         (DeepSeek-V3, arXiv 2412.19437, section 2.2). The token table and the head are the model's; the head is read
         again."""
         index = model.mtp_pattern[0] if model.mtp_pattern else model.pattern[-1]
-        return cls._of(model, [model.kinds[index]], beside=2 * model.hidden**2, tables=0)
+        return cls._of(model, stack, [model.kinds[index]], beside=2 * model.hidden**2, tables=0)
 
     def read_elements(self, context: Array) -> Array:
         """[n] cached, that attention reads for a sequence with so many tokens before."""
@@ -98,18 +103,18 @@ class ServedModel:
         return cls(**{name: np.asarray(float(name in ("experts", "top_k", "kv_heads"))) for name in names})
 
     @classmethod
-    def _of(cls, model: ModelSpec, layers: Sequence[Layer], beside: int, tables: int) -> ServedModel:
+    def _of(cls, model: ModelSpec, stack: StackSpec, layers: Sequence[Layer], beside: int, tables: int) -> ServedModel:
         """Sums over the layers. The widest window counts where a model has several. beside: further parameters."""
         attentions = [kind.attention for kind in layers if kind.attention is not None]
         full = [block for block in attentions if block.window is None and block.index is None]
         sparse = [block for block in attentions if block.index is not None]
         indexes = [block.index for block in sparse if block.index is not None]
         own = [index for index in indexes if not index.shared]
+        scan_flops, scan_bytes = scans_of(model, layers, stack)
         windowed = [block for block in attentions if block.window is not None]
         experts = [kind.feed_forward for kind in layers if isinstance(kind.feed_forward, MixtureOfExperts)]
         return cls(**{name: np.asarray(float(value)) for name, value in {
             "layers": len(layers), "moe_layers": len(experts), "hidden": model.hidden,
-            "mixer_layers": sum(kind.mixer is not None for kind in layers),
             "dense_parameters": beside + sum(_passed_parameters(model, kind) for kind in layers),
             "whole_parameters": sum(_whole_parameters(model, kind) for kind in layers),
             "still_parameters": sum(_dense_parameters(model, kind) - _passed_parameters(model, kind)
@@ -127,12 +132,14 @@ class ServedModel:
             "chosen_fp8_bytes": sum(map(_fp8_bytes, sparse)),
             "index_bytes": sum(index.head_dim + _SCALE_BYTES * index.head_dim / _SCALED for index in own),
             "state_bytes": sum(_state_bytes(kind) for kind in layers),
+            "scan_flops": scan_flops, "scan_bytes": scan_bytes,
             "pair_flops": sum(map(_pair_flops, full)),
             "window_pair_flops": sum(map(_pair_flops, windowed)),
             "decode_pair_flops": sum(map(_decode_pair_flops, full)),
             "chosen_pair_flops": sum(map(_decode_pair_flops, sparse)),
             # In fp8 (vLLM 0.32, SparseAttnIndexer), twice as fast as in 16 bits.
             "index_pair_flops": sum(2.0 * index.heads * index.head_dim / 2.0 for index in own),
+            "kernels": kernels_of(layers),
             "block_elements": max((_block_elements(kind) for kind in layers), default=0),
         }.items()})  # fmt: skip
 

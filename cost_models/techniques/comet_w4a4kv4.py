@@ -29,9 +29,9 @@ def _on_pool(pool: Pool, knobs: Knobs) -> Pool:
     wide = knobs["wide"]
     if wide < 0:
         return pool
-    none, flops_per_s = np.zeros_like(pool.tp), _OF_RATE * pool.int4_flops_per_s / (1.0 + wide)
+    none, rate = np.zeros_like(pool.tp), _OF_RATE * pool.int4_flops_per_s / (1.0 + wide)
     return replace(pool, weight_bytes=none + INT4_BYTES, expert_bytes=none + INT4_BYTES, kv_bytes=none + _BYTES,
-                   kv_read_bytes=none + _BYTES, flops_per_s=flops_per_s)  # fmt: skip
+                   kv_read_bytes=none + _BYTES, flops_per_s=rate, dense_flops_per_s=rate)  # fmt: skip
 
 
 TECHNIQUE = Technique(

@@ -279,5 +279,5 @@ def _document(
         resolved={"model": rounded(spec_to_dict(served.model)), "cluster": rounded(cluster_to_dict(cluster)),
                   "engine": request.target, "constants": rounded(asdict(engines.constants)),
                   "host_s": engines.host_s(request.target, ""), **beside},
-        assumptions=assumptions(served, request, engines.constants, lengths.prompt.mean, cluster), warnings=warnings,
+        assumptions=assumptions(served, request, cluster), warnings=warnings,
     )  # fmt: skip

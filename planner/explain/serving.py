@@ -134,7 +134,7 @@ def _host(pool: Pool, constants: ServingConstants, factor: float) -> _Slowed:
 
 
 def _compute(pool: Pool, constants: ServingConstants, factor: float) -> _Slowed:
-    return replace(pool, flops_per_s=pool.flops_per_s / factor,
+    return replace(pool, flops_per_s=pool.flops_per_s / factor, dense_flops_per_s=pool.dense_flops_per_s / factor,
                    attention_flops_per_s=pool.attention_flops_per_s / factor), constants  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def _links(pool: Pool, constants: ServingConstants, factor: float) -> _Slowed:
 
 
 def _kernels(pool: Pool, constants: ServingConstants, factor: float) -> _Slowed:
-    return pool, replace(constants, layer_s=constants.layer_s * factor, scan_s=constants.scan_s * factor)
+    return pool, replace(constants, short_s=constants.short_s * factor)
 
 
 # Resource -> the pool and constants whose seconds of it are times a factor.

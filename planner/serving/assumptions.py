@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...cost_models.serving.iteration import ServingConstants
 from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
 from ...cost_models.serving.service import BUSIEST, FULLEST
 from ...cost_models.specs.cluster import ClusterSpec
@@ -13,10 +12,7 @@ from .formats import PRODUCTS
 from .space import Served
 
 
-def assumptions(
-    served: Served, request: ServingRequest, constants: ServingConstants, prompt: float, cluster: ClusterSpec
-) -> tuple[str, ...]:
-    """prompt: tokens of a prompt, mean."""
+def assumptions(served: Served, request: ServingRequest, cluster: ClusterSpec) -> tuple[str, ...]:
     work = request.workload
     memory = f"an engine takes {100 * MEMORY_SHARE:g} % of the memory of a GPU"
     if served.model.fills:
@@ -27,7 +23,7 @@ def assumptions(
         memory += f", {WORKING_BYTES / 2**30:g} GiB of it beside weights and cache"
         stable = f"prompts take {100 * BUSIEST:g} % of the time, or {100 * FULLEST:g} % of the cache is taken"
     rate = () if work.concurrency is not None else (f"a rate is stable until {stable}",)
-    return (memory, *rate, *_of_weights(request, cluster), *_of_recurrences(served, constants, prompt),
+    return (memory, *rate, *_of_weights(request, cluster), *_of_recurrences(served),
             *assumed_of_images(work, served.model.tower))  # fmt: skip
 
 
@@ -42,12 +38,9 @@ def _of_weights(request: ServingRequest, cluster: ClusterSpec) -> tuple[str, ...
     return (f"weights are in {weights}, the format of the checkpoint{widened}; `--dtype` prices another one",)
 
 
-def _of_recurrences(served: Served, constants: ServingConstants, prompt: float) -> tuple[str, ...]:
-    """The constant of recurrences comes from one model, whose runs by two engines differ (docs/guides/serving.md)."""
-    number = sum(served.model.kinds[kind].mixer is not None for kind in served.model.pattern)
-    if not number:
+def _of_recurrences(served: Served) -> tuple[str, ...]:
+    """How recurrences over prompts are priced (`_passes_s` in cost_models/serving/iteration.py)."""
+    if all(served.model.kinds[kind].mixer is None for kind in served.model.pattern):
         return ()
-    each = constants.scan_s * number
-    return (f"recurrences take {1e6 * each:.0f} us of a prompt token, {each * prompt:.2g} s of a mean prompt, on any "
-            "GPU and by any engine: fitted to runs of Qwen3.5-397B; long prompts on SGLang took a quarter to an "
-            "eighth of the predicted TTFT",)  # fmt: skip
+    return ("products of recurrences over prompts reach the rate of attention, and their kernels the bandwidth of "
+            "large products",)  # fmt: skip

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -34,14 +34,15 @@ from .row import ServingCase, read_serving_row
 SCATTER = {"ttft": 0.3, "tpot": 0.15, "throughput": 0.15}
 # Constant -> (prior mean, width of its logarithm).
 PRIORS: Mapping[str, tuple[float, float]] = {
-    "compute_share": (0.8, 0.1), "bandwidth_share": (0.9, 0.2), "expert_share": (0.7, 0.4), "cache_share": (0.8, 0.3),
-    "layer_s": (15e-6, 0.3), "latency_share": (0.5, 0.5), "traffic_share": (0.8, 0.5), "sequence_s": (10e-6, 1.0),
-    "burst": (1.0, 0.5), "prompt_token_s": (5e-6, 0.7), "step_s": (1.2e-3, 0.4), "scan_s": (1e-6, 1.0),
+    "compute_share": (0.8, 0.1), "bandwidth_share": (0.9, 0.2), "narrow_share": (0.8, 0.2), "expert_share": (0.7, 0.4),
+    "cache_share": (0.8, 0.3),
+    "short_s": (2.5e-6, 0.3), "latency_share": (0.5, 0.5), "traffic_share": (0.8, 0.5), "sequence_s": (10e-6, 1.0),
+    "burst": (1.0, 0.5), "prompt_token_s": (5e-6, 0.7), "step_s": (1.2e-3, 0.4),
 }  # fmt: skip
 HOST_PRIOR = (40e-3, 0.5)
-_STEP = 0.05  # of differences, in prior widths
-_ROUNDS, _HALVINGS = 25, 4
-_CONVERGED = 1e-3
+_STEP = 0.005  # of differences, in prior widths
+_ROUNDS, _THIRDS = 100, 8  # at most: steps, and cuts of one
+_CONVERGED = 1e-5  # relative gain of a step below which the next one is the last
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,9 @@ class Runs:
         return cls(tuple(cases), prefill, decode, load, releases, np.array([releases.index(name) for name in names]))
 
     def service(self, constants: ServingConstants, host_s: Array) -> Service:
-        """host_s: of every run."""
+        """host_s: [run] of the release, per 1,000 kernels."""
         disaggregated = np.array([case.disaggregated for case in self.cases])
-        prefill, decode = replace(self.prefill, host_s=host_s), replace(self.decode, host_s=host_s)
+        prefill, decode = self.prefill.hosted(host_s), self.decode.hosted(host_s)
         return steady_state(prefill, decode, disaggregated, self.load, constants)
 
     def measured(self) -> Array:
@@ -84,7 +85,7 @@ class Fit:
     """Fitted constants."""
 
     constants: ServingConstants
-    hosts: Mapping[str, float]  # engine and release -> host seconds of an iteration
+    hosts: Mapping[str, float]  # engine and release -> host seconds of an iteration with prompts per 1,000 kernels
     loss: float
 
     def host_s(self, runs: Runs) -> Array:
@@ -106,17 +107,19 @@ def fit(runs: Runs, start: Fit | None = None, weights: Array | None = None) -> F
     problem = _Problem(runs, np.ones(len(runs.cases)) if weights is None else weights)
     z = problem.start(start)
     loss = problem.loss(problem.residuals(z), z)
+    small = 0  # steps in a row that gain next to nothing: one alone may stand before a long one
     for _ in range(_ROUNDS):
         step = problem.step(z)
-        for _ in range(_HALVINGS):
+        for _ in range(_THIRDS):
             new = problem.loss(problem.residuals(z + step), z + step)
             if new < loss:
                 break
             step = step / 3
         if new >= loss:
             break
-        z, gain, loss = z + step, loss - new, new
-        if gain < _CONVERGED * loss:
+        small = small + 1 if loss - new < _CONVERGED * loss else 0
+        z, loss = z + step, new
+        if small == 2:
             break
     constants, hosts = problem.unpacked(z)
     used = set(runs.release[problem.weights > 0])
@@ -181,7 +184,8 @@ def text_of(fitted: Fit, num_runs: int) -> str:
         "# Their meaning: ServingConstants in cost_models/serving/iteration.py. Seconds and shares.",
         "constants:",
         *(f"  {name}: {value:.4g}" for name, value in asdict(fitted.constants).items()),
-        "# Host seconds of an iteration that takes prompts, by engine and release.",
+        "# Host seconds of an iteration that takes prompts, per 1,000 kernels that it launches for them",
+        "# (cost_models/serving/kernel_counts.py), by engine and release.",
         "host_s:",
     ]
     engine = ""

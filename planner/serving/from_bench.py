@@ -35,7 +35,7 @@ from .search import Deployment, fleets_pool
 # come in bursts, which its TTFT depends on).
 _SCATTER = np.array([0.15, 0.05])  # TTFT, TPOT
 _MEANINGS = {
-    "host_s": "host seconds of an iteration with prompts",
+    "host_s": "host seconds of an iteration with prompts per 1,000 kernels",
     "step_s": "host seconds of every iteration",
     "bandwidth_share": "bandwidth that reading weights reaches",
     "compute_share": "rate of products over that of training",
@@ -168,7 +168,7 @@ class _Fitter:
         numbers = self.numbers(z)
         shares = {name: value for name, value in numbers.items() if name != "host_s"}
         host_s = np.full(len(self.measured), numbers["host_s"])
-        prefill, decode = (replace(pool, host_s=host_s) for pool in (self.prefill, self.decode))
+        prefill, decode = (pool.hosted(host_s) for pool in (self.prefill, self.decode))
         service = steady_state(prefill, decode, self.disaggregated, self.load, replace(self.constants, **shares))
         return np.array([service.ttft_s, service.tpot_s, service.output_tokens_per_s])
 

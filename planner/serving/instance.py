@@ -23,6 +23,7 @@ from ...cost_models.techniques.registry import on_pool
 from ...profiles.rates.device_rates import surfaces_for
 from ...profiles.rates.link_rates import collective_rates
 from ...profiles.stack.engines import Engine
+from ...profiles.stack.load import stack_for
 from ...profiles.stack.rates import ASSUMED_PCIE_EFFICIENCY
 from .formats import BYTES, PRODUCTS, cache_read_bytes, dense_format
 
@@ -76,7 +77,7 @@ class Instance:
     weights: str  # number format of dense weights
     cache: str  # number format of the KV cache
     engine: Engine
-    host_s: float  # of an iteration that takes prompts
+    host_s: float  # of an iteration that takes prompts, per 1,000 kernels that it launches for them
     layout: InstanceLayout
     chunk_tokens: int  # prompt tokens of an iteration at most
     max_sequences: int  # of a group of tp ranks
@@ -97,7 +98,7 @@ def plain_pool(rows: Sequence[Instance]) -> Pool:
     def column(value: Callable[[Instance], float]) -> Array:
         return np.array([float(value(row)) for row in rows])
 
-    return Pool(
+    pools = Pool(
         model=stacked([_served(row.model) for row in rows]), draft=stacked([_draft(row) for row in rows]),
         draft_tokens=column(lambda row: row.speculation.tokens if row.speculation else 0),
         step_tokens=column(_step_tokens),
@@ -108,6 +109,7 @@ def plain_pool(rows: Sequence[Instance]) -> Pool:
         expert_bytes=column(lambda row: BYTES[row.weights]), kv_bytes=column(lambda row: BYTES[row.cache]),
         kv_read_bytes=column(lambda row: cache_read_bytes(row.gpu, row.cache)),
         flops_per_s=column(lambda row: _product_rate(row.gpu, row.weights)),
+        dense_flops_per_s=column(lambda row: _product_rate(row.gpu, dense_format(row.model, row.weights))),
         attention_flops_per_s=column(lambda row: _attention_rate(row.gpu)),
         memory_bw_bytes_per_s=column(lambda row: _memory_rate(row.gpu)),
         memory_bytes=column(lambda row: row.gpu.memory_bytes),
@@ -127,6 +129,7 @@ def plain_pool(rows: Sequence[Instance]) -> Pool:
         host_bw_bytes_per_s=column(lambda row: row.gpu.pcie_bw_bytes_per_s * ASSUMED_PCIE_EFFICIENCY),
         methods=_methods(rows[0]) if rows else PLAIN, images=rows[0].images if rows else None,
     )  # fmt: skip
+    return pools.hosted(pools.host_s)
 
 
 def passes_of(model: ModelSpec, passes: int | None, output: float) -> Passes | None:
@@ -162,13 +165,14 @@ def _own_sum_bytes(row: Instance) -> float:
 
 @lru_cache(maxsize=256)
 def _served(model: ModelSpec) -> ServedModel:
-    return ServedModel.of(model)
+    return ServedModel.of(model, stack_for("generic")[0])
 
 
 def _draft(row: Instance) -> ServedModel:
     if row.speculation is None:
         return ServedModel.none()
-    return _served(row.speculation.draft) if row.speculation.draft else ServedModel.of_next_tokens(row.model)
+    draft = row.speculation.draft
+    return _served(draft) if draft else ServedModel.of_next_tokens(row.model, stack_for("generic")[0])
 
 
 def _product_rate(gpu: GpuSpec, weights: str) -> float:

@@ -91,7 +91,8 @@ def validate_serving(
     predictions: tuple[Prediction, ...] = ()
     if cases:
         runs = Runs.of(cases, engines)
-        shipped = predicted(runs.service(engines.constants, runs.decode.host_s))
+        hosts = np.array([engines.host_s(case.engine, case.version) for case in cases])
+        shipped = predicted(runs.service(engines.constants, hosts))
         predictions = tuple(map(_prediction, cases, shipped.T))
         tables = {"shipped": _table(runs, shipped), **(_fold_tables(runs, progress) if folds else {})}
     return ServingValidation(

@@ -10,7 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Literal, Protocol
 
-from ...cost_models.serving.iteration import REDUCTIONS_PER_LAYER, ServingConstants
+from ...cost_models.serving.iteration import ServingConstants
+from ...cost_models.serving.messages import REDUCTIONS_PER_LAYER
 from ...errors import UnknownNameError
 from ..io.folders import CATALOGUE, MEASURED
 from ..rates.calibration import load_yaml
@@ -21,6 +22,7 @@ FITTED_FILE = MEASURED / "serving.yaml"
 UNSTATED = "unstated"
 # Of a version before 1.0 three numbers make a release, afterwards two: SGLang 0.5.1 and 0.5.9 are a year apart.
 _RELEASE = re.compile(r"0\.\d+\.\d+|[1-9]\d*\.\d+|0\.\d+")
+_MONTH = re.compile(r"(20\d\d)-?(0[1-9]|1[0-2])")
 
 
 StagesApart = Literal["any", "equal or one", "none"]
@@ -103,7 +105,8 @@ class Engines:
 
     engines: Mapping[str, Engine]  # every spelling -> engine
     constants: ServingConstants
-    hosts: Mapping[str, Mapping[str, float]]  # engine -> release -> host seconds of an iteration
+    # Engine -> release -> host seconds of an iteration with prompts, per 1,000 kernels that it launches for them.
+    hosts: Mapping[str, Mapping[str, float]]
 
     def of(self, name: str) -> Engine:
         """Raises UnknownNameError."""
@@ -120,16 +123,19 @@ class Engines:
         return replace(self, engines={**self.engines, name: limited})
 
     def host_s(self, name: str, version: str) -> float:
-        """Host seconds of an iteration; the median of the engine's releases for one that no run measured."""
+        """Those of `hosts`; the median of the engine's releases for one that no run measured."""
         known = self.hosts.get(self.of(name).name, {})
         return known.get(release_of(version), median(known.values()) if known else 0.0)
 
 
 def release_of(version: str) -> str:
-    """`1.2.0rc6.post1` is 1.2, `0.5.9` itself; `nightly`; `unstated` where there is none."""
+    """`1.2.0rc6.post1` is 1.2, `0.5.9` itself; builds of a night `nightly-2026-02` by their month, else `nightly`;
+    `unstated` where there is none."""
     if found := _RELEASE.match(version):
         return found[0]
-    return "nightly" if "nightly" in version or "dev" in version else UNSTATED
+    if "nightly" not in version and "dev" not in version:
+        return UNSTATED
+    return "-".join(("nightly", *(month.groups() if (month := _MONTH.search(version)) else ())))
 
 
 @cache

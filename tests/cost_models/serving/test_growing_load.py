@@ -23,7 +23,7 @@ UNLIKE = RequestLengths.independent(Lengths.lognormal(1000, 1250), Lengths.logno
 LOADS = 60  # of each layout
 LAYOUTS = {
     "llama-3.1-8b": ((1, 1, 1, 1), (1, 4, 1, 1)),
-    "qwen3-30b-a3b": ((1, 1, 2, 2), (1, 1, 4, 4), (1, 1, 8, 8), (2, 1, 4, 8), (8, 1, 1, 8), (1, 2, 4, 4)),
+    "qwen3-30b-a3b": ((1, 1, 2, 2), (1, 1, 4, 4), (1, 1, 8, 8), (2, 1, 4, 8)),
     "deepseek-v3": ((1, 1, 16, 16),),
 }
 
@@ -55,6 +55,14 @@ def test_a_promise_that_breaks_stays_broken(model: str, engine: str, closed: boo
            closed=closed)  # fmt: skip
 
 
+@pytest.mark.parametrize("closed", [
+    False, pytest.param(True, marks=pytest.mark.xfail(strict=True, reason="chunks behind one another hold up less"))
+], ids=["rate", "closed loop"])  # fmt: skip
+def test_groups_in_a_pipeline(closed: bool) -> None:
+    """In a closed loop TPOT falls by a hundredth where more prompts come than a lane takes at a time."""
+    _grows(pool([instance("qwen3-30b-a3b", "sglang", (1, 2, 4, 4), chunk) for chunk in (2048, 8192)]), closed=closed)
+
+
 _FALLS = pytest.mark.xfail(
     strict=True, reason="a prompt adds less where answers alone already sum by NCCL: TPOT falls again"
 )
@@ -63,6 +71,8 @@ _FALLS = pytest.mark.xfail(
 @pytest.mark.parametrize(("model", "engine", "layouts"), [
     pytest.param("llama-3.1-8b", "vllm", ((4, 1, 1, 1),), marks=_FALLS),
     pytest.param("llama-3.1-70b", "vllm", ((4, 1, 1, 1),), marks=_FALLS),
+    pytest.param("qwen3-30b-a3b", "vllm", ((8, 1, 1, 8),), marks=_FALLS),
+    ("qwen3-30b-a3b", "sglang", ((8, 1, 1, 8),)),
     ("deepseek-v3", "sglang", ((8, 1, 2, 16), (16, 1, 1, 1))),
 ])  # fmt: skip
 def test_sums_that_change_to_nccl_do_not_hide_prompts(

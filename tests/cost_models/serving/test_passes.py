@@ -19,7 +19,7 @@ from meshwright.profiles.model.load import load_model
 
 from .test_serving import CONSTANTS, column, pool
 
-BARE = replace(CONSTANTS, layer_s=0.0, sequence_s=0.0, step_s=0.0, compute_share=1.0, bandwidth_share=1.0)
+BARE = replace(CONSTANTS, short_s=0.0, sequence_s=0.0, step_s=0.0, compute_share=1.0, bandwidth_share=1.0)
 PROMPT, ANSWER = 200.0, 824.0
 
 

@@ -16,10 +16,12 @@ from meshwright.cost_models.serving.service import Load, Service
 from meshwright.planner.request.model_reference import text_model
 from meshwright.profiles.model.load import load_model
 from meshwright.profiles.stack.engines import shipped_engines
+from meshwright.profiles.stack.load import stack_for
 
 from meshwright.errors import UnsupportedError
 
 CONSTANTS = shipped_engines().constants
+STACK = stack_for("generic")[0]
 GIB = 2.0**30
 
 
@@ -32,10 +34,11 @@ def pool(model: str = "llama-3.1-70b", *, tp: int = 1, attention_dp: int = 1, ep
     """H200-like GPUs, without collectives and host."""
     none = Curve(column(0), column(0), column(0))
     return Pool(
-        model=stacked([ServedModel.of(load_model(model)[0])]), draft=stacked([ServedModel.none()]),
+        model=stacked([ServedModel.of(load_model(model)[0], STACK)]), draft=stacked([ServedModel.none()]),
         draft_tokens=column(0), step_tokens=column(1), tp=column(tp), attention_dp=column(attention_dp),
         pp=column(1), ep=column(ep), instances=column(instances), weight_bytes=column(weight_bytes),
         expert_bytes=column(weight_bytes), kv_bytes=column(2), kv_read_bytes=column(2), flops_per_s=column(1e15),
+        dense_flops_per_s=column(1e15),
         attention_flops_per_s=column(6e14), memory_bw_bytes_per_s=column(4.6e12), memory_bytes=column(memory_gib * GIB),
         all_reduce=none, in_node=column(1), own_sum_bytes=column(np.inf), all_to_all=none, all_gather=none, p2p=none,
         host_s=column(0.02), chunk_tokens=column(8192), largest_batch=column(8192), max_sequences=column(1024),
@@ -94,7 +97,7 @@ def decoding(sequences: float, context: float = 1000.0, prompt_tokens: float = 0
     [("llama-3.1-70b", 2 * 80 * 8 * 128), ("llama-3.1-8b", 2 * 32 * 8 * 128), ("deepseek-v3", 61 * 576)],
 )
 def test_the_cache_holds_what_attention_reads_again(name: str, elements: int) -> None:
-    assert float(ServedModel.of(load_model(name)[0]).kv_elements) == elements
+    assert float(ServedModel.of(load_model(name)[0], STACK).kv_elements) == elements
 
 
 def test_windows_bound_the_cache() -> None:
@@ -126,7 +129,7 @@ def test_a_tied_head_is_the_token_table_until_stages_part_them() -> None:
 def test_a_module_for_further_tokens_has_no_tables() -> None:
     """One layer of DeepSeek-V3 and the projection of 2 x 7,168 columns; its table and head are the model's."""
     model = load_model("deepseek-v3")[0]
-    with_module = replace(pool("deepseek-v3"), draft=stacked([ServedModel.of_next_tokens(model)]))
+    with_module = replace(pool("deepseek-v3"), draft=stacked([ServedModel.of_next_tokens(model, STACK)]))
     layer = sum(params.layer_parameters(model, model.kinds[model.pattern[-1]]).values())
     more = float((with_module.weights_bytes - pool("deepseek-v3").weights_bytes)[0])
     assert more == pytest.approx(layer + 2 * 7168**2, rel=1e-9)
@@ -142,7 +145,7 @@ def test_ranks_copy_the_down_projections_of_latent_attention() -> None:
     read = whole + (model.dense_parameters - whole) / 8 + 2 * model.head_parameters / 8
     without_experts = replace(eight, model=replace(model, expert_parameters=column(0), moe_layers=column(0)))
     more = iteration_seconds(without_experts, CONSTANTS, decoding(1, context=1)) - CONSTANTS.step_s
-    more = more - CONSTANTS.sequence_s - 61 * CONSTANTS.layer_s
+    more = more - CONSTANTS.sequence_s - model.kernels * CONSTANTS.short_s
     assert float(more[0]) == pytest.approx(float(read[0]) / (4.6e12 * CONSTANTS.bandwidth_share), rel=5e-3)
 
 
@@ -291,3 +294,40 @@ def test_caches_that_are_not_modelled_are_refused_by_the_name_of_the_model() -> 
     with pytest.raises(UnsupportedError, match="deepseek-v4-flash keeps caches of compressed attention"):
         text_model("deepseek-v4-flash")
     assert text_model("deepseek-v4-flash", trains=True)[0].name == "deepseek-v4-flash"
+
+
+def test_kernels_of_layers_by_hand() -> None:
+    """Llama: 6 of attention and 4 of a dense block. DeepSeek-V3: 12 of latent attention, and 13 of experts with shared
+    ones in 58 of 61 layers. Qwen3-Next: 10 of a recurrence with 3 around it in 36 of 48 layers, else attention with
+    norms of heads; experts with shared ones in all."""
+    counts = {"llama-3.1-8b": 32 * (6 + 4), "deepseek-v3": 61 * 12 + 3 * 4 + 58 * 13,
+              "qwen3-next-80b-a3b": 36 * 13 + 12 * 8 + 48 * 13}  # fmt: skip
+    for name, count in counts.items():
+        assert float(ServedModel.of(load_model(name)[0], STACK).kernels) == count
+
+
+def test_recurrences_of_prompts_by_hand() -> None:
+    """Qwen3-Next: 36 layers of 32 value heads and 16 key heads of width 128, chunks of 64 (arXiv 2412.06464)."""
+    inside = 2 * 64 * 128 * (16 + 32 * 4)  # scores; values by scores, keys by keys, transformed values and keys
+    states = 2 * 128 * 128 * 32 * 3  # made, read, subtracted
+    model = ServedModel.of(load_model("qwen3-next-80b-a3b")[0], STACK)
+    assert float(model.scan_flops) == pytest.approx(36 * (inside + states), rel=1e-9)
+    passed = 8 * 32 * 128 * 128 / 64 + 20 * 32  # states of chunks in fp32, read and written; decays
+    around = 2 * (2 * (2 * 16 + 32) * 128 + 3 * 32 * 128)  # convolution and gated norm in 16 bits
+    assert float(model.scan_bytes) == pytest.approx(36 * (passed + around), rel=1e-9)
+
+
+def test_groups_schedule_their_own_sequences() -> None:
+    model = replace(pool("deepseek-v3", attention_dp=8), model=stacked([ServedModel.none()]))
+    more = replace(CONSTANTS, sequence_s=CONSTANTS.sequence_s + 1e-3)
+    batch = decoding(80, context=1)
+    added = iteration_seconds(model, more, batch) - iteration_seconds(model, CONSTANTS, batch)
+    assert float(added[0]) == pytest.approx(10e-3)
+
+
+def test_weights_of_four_bits_are_read_at_a_rate_of_their_own() -> None:
+    narrow, wide = pool(weight_bytes=0.5), pool(weight_bytes=1.0)
+    bare = replace(CONSTANTS, short_s=0.0, sequence_s=0.0, step_s=0.0)
+    head = 2.0 * narrow.model.head_parameters / (4.6e12 * CONSTANTS.bandwidth_share)
+    read = [float((iteration_seconds(it, bare, decoding(1, context=1)) - head)[0]) for it in (narrow, wide)]
+    assert read[0] / read[1] == pytest.approx(0.5 / CONSTANTS.narrow_share, rel=0.01)

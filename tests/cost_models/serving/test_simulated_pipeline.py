@@ -23,7 +23,7 @@ CLUSTER = load_cluster("8xh100-sxm-80gb", gpu=None, num_gpus=None, exclude=())
 def stages(tp: int, pp: int, model: str = "llama-3.1-70b", chunk_tokens: int = 8192) -> Pool:
     layout = InstanceLayout(tp=tp, pp=pp, ep=1, attention_dp=1, instances=1)
     return pool([Instance(model=load_model(model)[0], gpu=CLUSTER.gpu, levels=CLUSTER.levels, weights="bf16",
-                          cache="bf16", engine=ENGINES.of("vllm"), host_s=0.03, layout=layout,
+                          cache="bf16", engine=ENGINES.of("vllm"), host_s=0.0375, layout=layout,
                           chunk_tokens=chunk_tokens, max_sequences=1024)])  # fmt: skip
 
 

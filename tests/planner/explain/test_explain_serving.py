@@ -59,10 +59,10 @@ def test_decoding_reads_memory_and_prompts_compute(explained: dict[str, ServingE
 
 
 def test_a_slower_host_is_seen_as_host(plan: ServingPlan, explained: dict[str, ServingExplanation]) -> None:
-    """Its seconds come in once per iteration; nothing else of an iteration depends on them."""
+    """Its seconds come in once per iteration, for 800 kernels; nothing else of an iteration depends on them."""
     slow = plan.model_copy(update={"resolved": {**plan.resolved, "host_s": 4 * plan.resolved["host_s"]}})
     before, after = ({part.name: part for part in it.parts} for it in (explained["aggregated"], explain_serving(slow)))
-    assert after["host"].ttft_s > before["host"].ttft_s + 2.9 * plan.resolved["host_s"]
+    assert after["host"].ttft_s > before["host"].ttft_s + 2.9 * 0.8 * plan.resolved["host_s"]
     assert after["compute"].ttft_s == pytest.approx(before["compute"].ttft_s, rel=0.2)
 
 

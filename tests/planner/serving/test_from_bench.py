@@ -136,7 +136,7 @@ def test_what_is_no_run_is_refused(
 
 @pytest.mark.parametrize(("text", "expected"), [
     ("engine: sglang\nhost_s: 0.1\n", "is sglang, the plan is for vllm"),
-    ("engine: vllm\nhost_s: -1\nconstants: {bandwith_share: 1, layer_s: x}\n", "host_s: must be a number above 0"),
+    ("engine: vllm\nhost_s: -1\nconstants: {bandwith_share: 1, short_s: x}\n", "host_s: must be a number above 0"),
     ("engine: vllm\nconstants: {bandwith_share: 1}\n", "unknown key `bandwith_share`"),
     ("engine: vllm\nconstants: [1]\n", "mapping"), ("- 1\n", "mapping"), ("engine: triton\n", "none of"),
     ("host: 1\n", "unknown key"),

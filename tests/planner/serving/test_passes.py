@@ -14,6 +14,7 @@ from meshwright.planner.targets.engines.emit import emit_serving
 from meshwright.profiles.model.explicit_form import read_explicit_form
 from meshwright.profiles.model.huggingface import read_config
 from meshwright.profiles.model.load import load_model
+from meshwright.profiles.stack.load import stack_for
 
 from meshwright.errors import InputError, NoFeasibleLayoutError, UnsupportedError
 
@@ -120,7 +121,7 @@ def test_a_token_passes_one_stream_and_no_modulation() -> None:
     """Flux: 19 layers of two streams, of 12 h^2 and a modulation of 6 h^2 each, and 38 of one, whose modulation is 3
     h^2."""
     model = load_model("flux.1-dev")[0]
-    served, h = ServedModel.of(model), 3072
+    served, h = ServedModel.of(model, stack_for("generic")[0]), 3072
     passed = 19 * (4 * h * h + 8 * h * h) + 38 * (4 * h * h + 8 * h * h)
     assert served.dense_parameters == pytest.approx(passed, rel=2e-3)  # biases and norms beside it
     modulation = 19 * 2 * 6 * h * h + 38 * 3 * h * h

@@ -122,8 +122,8 @@ def test_both_ways_to_count_attention_data_parallelism(
 
 @pytest.mark.parametrize(
     ("version", "release"),
-    [("1.2.0rc6.post1", "1.2"), ("0.5.9", "0.5.9"), ("0.5.8.post1", "0.5.8"), ("nightly-2026-02", "nightly"),
-     ("", "unstated")],
+    [("1.2.0rc6.post1", "1.2"), ("0.5.9", "0.5.9"), ("0.5.8.post1", "0.5.8"), ("nightly-2026-02", "nightly-2026-02"),
+     ("nightly-dev-20260216-d3bae71e", "nightly-2026-02"), ("nightly", "nightly"), ("", "unstated")],
 )  # fmt: skip
 def test_releases(version: str, release: str) -> None:
     assert release_of(version) == release
@@ -158,6 +158,17 @@ def test_the_fit_finds_the_constants_that_made_the_measurements(tmp_path: Path) 
     untouched = Fit(priors, dict.fromkeys(runs.releases, 0.04), 0)
     assert np.median(off) < 0.03
     assert np.median(np.abs(np.log(predicted(untouched.service(again)) / made))[:2]) > 0.08
+
+
+def test_the_fit_ends_at_the_same_place_from_two_starts(tmp_path: Path) -> None:
+    engines, cases = shipped_engines(), some_cases(tmp_path)[:12]
+    runs = Runs.of(cases, engines)
+    made, scatter = predicted(runs.service(engines.constants, np.full(12, 0.06))), np.random.default_rng(0)
+    noisy = made * np.exp(scatter.normal(0, 0.2, made.shape))
+    runs = Runs.of([replace(case, ttft_s=float(ttft), tpot_s=float(tpot))
+                    for case, (ttft, tpot, _) in zip(cases, noisy.T, strict=True)], engines)  # fmt: skip
+    far = Fit(replace(engines.constants, compute_share=1.2, step_s=4e-3), dict.fromkeys(runs.releases, 0.2), 0)
+    assert fit(runs, start=far).loss == pytest.approx(fit(runs).loss, rel=1e-3)
 
 
 def test_a_run_of_weight_zero_moves_nothing(tmp_path: Path) -> None:
