@@ -26,6 +26,8 @@ def renamed(arguments: Arguments) -> None:
     """Brings the options of such a program into those that are read. A rank without a switch is a gap where TRL, which
     asks for one, does not run."""
     given = arguments.settings
+    if given.get("target_modules") == "all":
+        given["target_modules"] = "all-linear"
     for name, known in _NAMES.items():
         if name in given:
             arguments.replace(name, {known: given[name]})
@@ -34,8 +36,6 @@ def renamed(arguments: Arguments) -> None:
         arguments.replace(_LENGTHS[0], {"max_length": total})
     for name in _LENGTHS:
         given.pop(name, None)
-    if given.get("lora_target_modules") == "all":
-        given["lora_target_modules"] = "all-linear"
     places = given.pop(_PLACES, "auto" if _PLACES in arguments.lines else None)  # `auto` is left out of settings
     if places in _BY_MEMORY and max(arguments.ranks.values(), default=1) == 1:
         given[_PLACES] = places

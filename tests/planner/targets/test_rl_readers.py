@@ -58,7 +58,8 @@ ray job submit --address="http://127.0.0.1:8265" -- python3 train.py \\
 
 
 def imported(folder: Path, kind: str, *texts: str, arguments: tuple[str, ...] = ()) -> Imported:
-    paths = [folder / name for name in ("run.sh", "model.sh")[: len(texts)]]
+    name = "run.yaml" if texts[0].split(maxsplit=1)[0].endswith(":") else "run.sh"
+    paths = [folder / name for name in (name, "model.sh")[: len(texts)]]
     for path, text in zip(paths, texts, strict=True):
         path.write_text(text, encoding="utf-8")
     return import_config(kind, paths, PLACE, script_arguments=arguments)

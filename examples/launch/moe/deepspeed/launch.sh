@@ -1,5 +1,5 @@
 #!/bin/sh
-# pp2-dp8-ep8-mbs1-z0-rnone: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 8.95 s per step predicted
+# pp2-dp8-ep8-mbs2-z1-rnone-oopt: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 8.8 s per step predicted
 # Plan c890858725b7, layout 1. Written by meshwright 0.1.0; options checked against DeepSpeed 0.19.8 (pypi).
 # Starts the ranks of one node. On every node:
 #   TRAIN_SCRIPT=... MASTER_ADDR=<host of node 0> NODE_RANK=<0..1> sh launch.sh

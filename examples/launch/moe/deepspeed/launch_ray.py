@@ -1,4 +1,4 @@
-# pp2-dp8-ep8-mbs1-z0-rnone: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 8.95 s per step predicted
+# pp2-dp8-ep8-mbs2-z1-rnone-oopt: qwen3-30b-a3b on 2 x 8 h100-sxm-80gb, 8.8 s per step predicted
 # Plan c890858725b7, layout 1. Written by meshwright 0.1.0; options checked against DeepSpeed 0.19.8 (pypi).
 # On the head node: python launch_ray.py
 
