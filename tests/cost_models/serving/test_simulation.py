@@ -83,7 +83,8 @@ SPREAD = RequestLengths.independent(Lengths.lognormal(1000, 1250), Lengths.logno
 ], ids=["70b, idle", "70b, busy", "70b tp8", "8b"])  # fmt: skip
 def test_the_closed_form_follows_the_spread_of_lengths(row: Instance, rate: float) -> None:
     columns, together = pool([row]), np.array([False])
-    run = simulate(columns, ENGINES.constants, requests(rate, 2000, lengths=SPREAD), 200.0)
+    sent = replace(requests(rate, 2000, lengths=SPREAD), front_s=float(columns.host_s[0]))
+    run = simulate(columns, ENGINES.constants, sent, 200.0)
     closed = priced(columns, columns, together, np.array([rate]), promises(lengths=SPREAD), ENGINES.constants)
     assert closed.service.ttft_s[0] == pytest.approx(run.ttft_s.mean(), rel=0.25)
     assert closed.service.tpot_s[0] == pytest.approx(run.tpot_s.mean(), rel=0.15)
@@ -174,7 +175,7 @@ def test_a_client_sends_its_next_request_after_the_front_end() -> None:
     slow = replace(columns, host_s=np.array([5.0]))
     many = replace(requests(0.0, number=300, concurrency=32, lengths=SPREAD), front_s=5.0)
     run = simulate(replace(slow, host_s=np.array([0.03])), ENGINES.constants, many, 100.0)
-    quick = simulate(columns, ENGINES.constants, replace(many, front_s=0.03), 100.0)
+    quick = simulate(columns, ENGINES.constants, replace(many, front_s=float(columns.host_s[0])), 100.0)
     assert run.tpot_s.mean() < 0.9 * quick.tpot_s.mean()
     closed = priced(columns, columns, together, np.array([32.0]), promises(closed=True, lengths=SPREAD),
                     ENGINES.constants)  # fmt: skip
