@@ -67,10 +67,10 @@ def _adapters(resolved: Resolved, late: Callable[[], bool]) -> str:
         able = able_to_train(there.problem)
         # That of the request, else one that is built on it, else any that trains adapters.
         own = resolved.target.name
-        for name in sorted(able, key=lambda name: (name != own, TARGETS[name].built_on != own))[:1]:
-            if not late() and (fitting := _fitting(there.for_target(name), late)):
-                flag = "" if name == own else f" --target {name}"
-                return f"; `--lora {option}{flag}` fits on these ({_room(fitting, resolved)})"
+        name = min(able, key=lambda name: (name != own, TARGETS[name].built_on != own), default="")
+        if name and not late() and (fitting := _fitting(there.for_target(name), late)):
+            flag = "" if name == own else f" --target {name}"
+            return f"; `--lora {option}{flag}` fits on these ({_room(fitting, resolved)})"
     return ""
 
 

@@ -23,8 +23,8 @@ def dense_format(model: ModelSpec, weights: str) -> str:
 
 
 def cache_format(model: ModelSpec, weights: str, cache: str) -> str:
-    """Format of the KV cache. `auto` is that which the checkpoint states (kv_cache_quant_algo of hf_quant_config.json,
-    kv_cache_scheme of quantization_config), else 16 bits (vLLM 0.32,
+    """Format of the KV cache. `auto` is the one that the checkpoint states (kv_cache_quant_algo of
+    hf_quant_config.json, kv_cache_scheme of quantization_config), else 16 bits (vLLM 0.32,
     resolve_kv_cache_dtype_string). NVIDIA's of fp8 and fp4 state fp8. Integers (AWQ, GPTQ), gpt-oss, and models that
     their makers publish in fp8 (DeepSeek-V3, MiniMax-M2.5, Kimi-K2: by blocks) state none."""
     if cache in BYTES:

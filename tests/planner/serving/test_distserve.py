@@ -10,7 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
+from meshwright.cost_models.arrays import Array
+from meshwright.cost_models.serving import load, percentiles
+from meshwright.cost_models.serving.iteration import Batch
 from meshwright.cost_models.serving.lengths import Lengths, RequestLengths
+from meshwright.cost_models.serving.pool import Pool
 from meshwright.planner.serving.instance import Instance, InstanceLayout, pool
 from meshwright.planner.serving.promises import Promises, largest_load
 from meshwright.planner.serving.space import CHUNKS
@@ -31,6 +36,28 @@ SHAREGPT = RequestLengths.independent(Lengths.of(dict.fromkeys(PROMPTS, 1)), Len
 # The rest is vLLM as it ships, its host seconds included.
 ENGINE = replace(ENGINES.of("vllm"), decodes_first=False, own_sums={})
 
+# tp -> ms of an iteration of OPT-13B on A100 in its simulator, each of three terms (simdistserve/estimators/
+# time_estimator.py and profile_data/profiler-a100-80g.distserve.json at 82831f16). A prompt: a number, tokens, and
+# their squares. Answers: a number, tokens in the cache, and sequences, for fewer than 95 sequences and for more.
+PROMPT_MS = {1: (18.1025, 0.101912, 7.12226e-6), 2: (14.7430, 0.0685772, 2.44957e-6),
+             4: (12.0623, 0.0380814, 5.22625e-7)}  # fmt: skip
+ANSWERS_MS = {1: ((19.9347, 6.26936e-4, 0.0385070), (7.16619, 5.79800e-4, 0.158311)),
+              2: ((13.2948, 3.41092e-4, 0.0629639), (10.6387, 3.11834e-4, 0.0856291)),
+              4: ((10.2562, 1.87867e-4, 0.0326927), (10.4835, 1.71209e-4, 0.0456665))}  # fmt: skip
+MANY, STAGE_MS = 95, 1.0  # sequences of the second form; that a prompt takes more in each stage, for each stage
+
+
+def its_seconds(pool: Pool, constants: object, batch: Batch) -> Array:
+    """[n] seconds of an iteration over all stages by its profile: of a prompt, or of answers."""
+    prompt_ms = np.array([PROMPT_MS[int(tp)] for tp in pool.tp]).T
+    few_ms, many_ms = np.array([ANSWERS_MS[int(tp)] for tp in pool.tp]).transpose(1, 2, 0)
+    tokens, sequences = batch.prompt_tokens, batch.sequences
+    prompt = np.einsum("tn,tn->n", prompt_ms, np.array([np.ones_like(tokens), tokens, tokens**2]))
+    terms = np.array([np.ones_like(sequences), sequences * batch.context, sequences])
+    answers = np.einsum("tn,tn->n", np.where(sequences < MANY, few_ms, many_ms), terms)
+    prompt = np.where(tokens > 0, prompt + STAGE_MS * pool.pp**2, 0.0)
+    return np.asarray((prompt + np.where(sequences > 0, answers, 0.0)) / 1e3)
+
 
 def instance(tp: int, pp: int, chunk_tokens: int) -> Instance:
     layout = InstanceLayout(tp=tp, pp=pp, ep=1, attention_dp=1, instances=1)
@@ -48,10 +75,19 @@ def answers(requests: RequestLengths) -> list[tuple[float, str]]:
         prefill, decode = (pool([instance(*pair[i], chunk) for pair in pairs]) for i in (0, 1))
         promises = Promises(requests=requests, ttft_s=0.2, tpot_s=0.1, share=0.9, closed=False)
         most = largest_load(prefill, decode, np.ones(len(pairs), dtype=bool), promises, ENGINES.constants)
-        for (one, other), load in zip(pairs, most, strict=True):
+        for (one, other), carried in zip(pairs, most, strict=True):
             name = f"tp{one[0]}-pp{one[1]} + tp{other[0]}-pp{other[1]}"
-            found[name] = max(found.get(name, 0.0), float(load) / float(np.prod(one) + np.prod(other)))
+            found[name] = max(found.get(name, 0.0), float(carried) / float(np.prod(one) + np.prod(other)))
     return sorted(((value, name) for name, value in found.items()), reverse=True)
+
+
+def test_the_choice_and_the_rate_are_distserves_by_its_own_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (load, percentiles):
+        monkeypatch.setattr(module, "iteration_seconds", its_seconds)
+    monkeypatch.setattr(Pool, "launched_s", lambda pool, tokens: np.zeros_like(pool.host_s))  # in its seconds
+    rate, name = answers(SHAREGPT)[0]
+    assert name == "tp2-pp1 + tp1-pp1"
+    assert 1.5625 <= rate <= 1.71875
 
 
 def test_the_rate_of_its_choice_is_distserves() -> None:

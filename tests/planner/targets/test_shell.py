@@ -94,7 +94,7 @@ def test_text_that_is_no_shell_stops_nothing(text: str, words: list[str] | None)
 
 
 def test_a_loop_over_lines_that_are_read() -> None:
-    """Its body may run any number of times: what it starts is found, and a variable that it changes is not known."""
+    """Its body may run any number of times. Its commands are found, and variables that it changes are not known."""
     script = 'N=0\nwhile IFS= read -r H; do N=$((N+1)); K=4; show "$H" $K; done < hosts\nshow $N'
     inside, after = follow(script).commands
     assert (shown(inside.words[1]), inside.words[2]) == ("$H", "4")
