@@ -108,7 +108,7 @@ def _by_degrees(spaces: Sequence[Space]) -> list[Space]:
     for space in spaces:
         numbers = range(len(space.instances))
         engine = space.instances[0].engine if numbers else None
-        if engine is None or (engine.stages_apart, engine.states_apart) == ("any", "any"):
+        if engine is None or (engine.disaggregated_pp, engine.disaggregated_state_tp) == ("any", "any"):
             out.append(space)
             continue
         degrees = [(it.layout.tp, it.layout.pp) for it in space.instances]

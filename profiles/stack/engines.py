@@ -17,7 +17,8 @@ from ..io.folders import CATALOGUE, MEASURED
 from ..rates.calibration import load_yaml
 
 _LIMITS = ("chunk_tokens", "shares_chunk", "max_sequences", "mixes_prompts", "decodes_first", "reserved_output",
-           "own_sums", "own_sums_over_pcie", "own_sums_over_hosts", "stages_apart", "states_apart")  # fmt: skip
+           "own_sums", "own_sums_over_pcie", "own_sums_over_hosts", "disaggregated_pp",
+           "disaggregated_state_tp")  # fmt: skip
 FITTED_FILE = MEASURED / "serving.yaml"
 UNSTATED = "unstated"
 # Of a version before 1.0 three numbers make a release, afterwards two: SGLang 0.5.1 and 0.5.9 are a year apart.
@@ -25,8 +26,8 @@ _RELEASE = re.compile(r"0\.\d+\.\d+|[1-9]\d*\.\d+|0\.\d+")
 _MONTH = re.compile(r"(20\d\d)-?(0[1-9]|1[0-2])")
 
 
-StagesApart = Literal["any", "equal or one", "none"]
-TpApart = Literal["any", "equal"]
+DisaggregatedPp = Literal["any", "equal or one", "none"]
+DisaggregatedTp = Literal["any", "equal"]
 
 
 class EngineDegrees(Protocol):
@@ -51,7 +52,7 @@ class Engine:
     shares_chunk: bool = False  # its groups of attention data parallelism divide its option, and its default, by them
     max_sequences: int  # sequences of an iteration
     mixes_prompts: bool  # prompts are prefilled beside sequences that decode; else decoding stops for them
-    decodes_first: bool  # apart, the first token comes from the instance that decodes, else from that which prefills
+    decodes_first: bool  # disaggregated, the instance that decodes makes the first token, else that which prefills
     reserved_output: float  # share of an answer that a sequence needs room for when it starts
     # Kernels of a whole layer that the host launches one by one in every iteration, and seconds of each; 0: iterations
     # that only decode replay CUDA graphs.
@@ -64,8 +65,10 @@ class Engine:
     own_sums: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     own_sums_over_pcie: int = 0
     own_sums_over_hosts: bool = False  # among hosts that one NVLink joins, too
-    stages_apart: StagesApart = "any"  # of instances whose caches get from one to the other
-    states_apart: TpApart = "any"  # tp of such instances, where layers keep a state in place of a cache
+    # Degrees of instances that prefill and decode between which it moves caches: stages, and tp where layers keep a
+    # state in place of a cache.
+    disaggregated_pp: DisaggregatedPp = "any"
+    disaggregated_state_tp: DisaggregatedTp = "any"
 
     def group_chunk(self, groups: int, tokens: int | None = None) -> int:
         """Prompt tokens of an iteration of one of so many groups of attention data parallelism, where its option has
@@ -85,11 +88,11 @@ class Engine:
         """Why caches do not get from an instance that prefills to one that decodes; None: they do. states: whether
         layers of the model keep one."""
         stages = f"prefill has pp {prefill.pp} and decode pp {decode.pp}"
-        if self.stages_apart == "none" and max(prefill.pp, decode.pp) > 1:
+        if self.disaggregated_pp == "none" and max(prefill.pp, decode.pp) > 1:
             return f"{stages}: {self.name} moves caches of instances without stages"
-        if self.stages_apart == "equal or one" and decode.pp not in (1, prefill.pp):
+        if self.disaggregated_pp == "equal or one" and decode.pp not in (1, prefill.pp):
             return f"{stages}: {self.name} moves caches to as many stages, or to one"
-        if states and self.states_apart == "equal" and prefill.tp != decode.tp:
+        if states and self.disaggregated_state_tp == "equal" and prefill.tp != decode.tp:
             return f"prefill has tp {prefill.tp} and decode tp {decode.tp}: {self.name} moves states between equal tp"
         return None
 

@@ -151,7 +151,7 @@ def _step(config: StepConfig, model: str | None) -> StatedStep:
                     "name one of its shapes: --model NAME")  # fmt: skip
     core = _on_core(config)
     trainer, rollout, lag = _split(config)
-    apart = not config.get(f"{_COLOCATED}enabled", True)
+    disaggregated = not config.get(f"{_COLOCATED}enabled", True)
     train = _core(config, spec) if core else _dtensor(config)
     generate = _engine(config)
     degrees = math.prod(train.get(name, 1) for name in ("tp", "pp", "cp"))
@@ -171,8 +171,8 @@ def _step(config: StepConfig, model: str | None) -> StatedStep:
     _beside(config)
     _hold(config)
     return StatedStep(fields=fields, train=train, generate=generate, trainer_gpus=trainer, rollout_gpus=rollout,
-                      apart=apart, old_logprobs=first, memory_share=share, memory_option=_SHARE, row_tokens=row_tokens,
-                      options=len(config.read), assumed=tuple(config.assumed))  # fmt: skip
+                      disaggregated=disaggregated, old_logprobs=first, memory_share=share, memory_option=_SHARE,
+                      row_tokens=row_tokens, options=len(config.read), assumed=tuple(config.assumed))  # fmt: skip
 
 
 def _on_core(config: StepConfig) -> bool:

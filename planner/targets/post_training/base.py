@@ -170,7 +170,7 @@ def misplaced(setup: RlSetup, framework: str) -> list[str]:
             if (call.kind != "generate" or not lag) and (call.first_gpu, call.gpus) != (train.first_gpu, train.gpus)]
 
 
-def _apart(setup: RlSetup, joint: tuple[str, ...]) -> list[str]:
+def _unlike_critic(setup: RlSetup, joint: tuple[str, ...]) -> list[str]:
     """A critic that differs from the policy in fields that they have in common."""
     critic = setup.calls.get("train-critic")
     if critic is None:
@@ -237,4 +237,4 @@ class RlTarget:
                 layout = layout_of(call)
                 limits = self.limits.layouts(setup, setup.leaves(call.role))
                 out += [f"{call.name}: {it.explain(layout)}" for it in limits if it.broken_by(layout)]
-        return out + _apart(setup, self.limits.joint(setup)) + self.whole(setup)
+        return out + _unlike_critic(setup, self.limits.joint(setup)) + self.whole(setup)

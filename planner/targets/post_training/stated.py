@@ -26,7 +26,7 @@ class StatedStep:
     generate: Mapping[str, int]  # of an instance of the engine
     trainer_gpus: int
     rollout_gpus: int
-    apart: bool  # whether the engine has GPUs of its own
+    disaggregated: bool  # whether the engine has GPUs of its own
     memory_share: float  # of a GPU, for the engine
     memory_option: str  # that states it
     row_tokens: int | None = None  # limit of a prompt and its answer together; None: both have limits, in the fields
@@ -36,7 +36,7 @@ class StatedStep:
     @property
     def gpus(self) -> int:
         """All of them."""
-        return self.trainer_gpus + (self.rollout_gpus if self.apart else 0)
+        return self.trainer_gpus + (self.rollout_gpus if self.disaggregated else 0)
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def _step(config: StepConfig, model: str | None) -> StatedStep:
         "engine": engines.get(engine, "vllm"), "lag": lag, **_batch(config, lag), **_scores(config),
     }  # fmt: skip
     return StatedStep(fields=fields, train=train, generate=generate, trainer_gpus=trainer, rollout_gpus=rollout,
-                      apart=lag > 0,
+                      disaggregated=lag > 0,
                       old_logprobs=not config.get("algorithm.rollout_correction.bypass_mode", False),
                       memory_share=config.share(_SHARE, 0.5), memory_option=_SHARE, options=len(config.read),
                       assumed=tuple(config.assumed))  # fmt: skip
