@@ -280,7 +280,7 @@ def _technique_in_full(name: str) -> Row:
     needs = [*(need.text for need in entry.needs), *(need.text for need in of_serving)]
     about["needs"] = "; ".join(dict.fromkeys(needs))
     about["run by"] = ", ".join(_run_by(name)) or "no runtime"
-    excluded = [other.name for other in EVERY.values() if other is not entry and entry.reason_apart(other)]
+    excluded = [other.name for other in EVERY.values() if other is not entry and entry.exclusion(other)]
     return {**about, **knobs, "excludes": excluded, "not priced": entry.caveat}
 
 

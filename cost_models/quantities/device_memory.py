@@ -97,7 +97,7 @@ class DeviceMemory:
         resident = [after_f, after_f, np.maximum(after_f, in_i), after_i, last, after_f]
         return np.array(resident[: number_of_moments(ledger.problem)])
 
-    def with_graphs_apart(self, j: int) -> dict[str, Array]:
+    def with_separate_graphs(self, j: int) -> dict[str, Array]:
         """As `buffers`, with the outputs that CUDA graphs keep per micro-batch among the bytes of graphs, not among the
         activations: for people, who want to see the cost of graphs."""
         buffers, held = self.buffers(j), self.of_micro_batch

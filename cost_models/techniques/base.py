@@ -135,7 +135,7 @@ class Technique:
     only_traffic: bool = False
     fills_by_layers: bool = False  # only layers fill a pipeline, not the ends of the model; bounds rely on it
 
-    def reason_apart(self, other: Technique) -> str | None:
+    def exclusion(self, other: Technique) -> str | None:
         """Why no run has both; None if it can."""
         for one, two in ((self, other), (other, self)):
             if two.name in one.excludes:

@@ -122,17 +122,17 @@ def applied(
     for name in requested:
         technique(name, known)
     ordered = sorted((technique(name) for name in requested), key=lambda chosen: (chosen.order, chosen.name))
-    if apart := next(reasons_apart(requested), None):
-        one, other, reason = apart
+    if excluded := next(exclusions(requested), None):
+        one, other, reason = excluded
         raise InputError(f"{one} and {other} exclude one another: {reason}", hint="keep one of them")
     return tuple((chosen.name, tuple(chosen.settings(requested[chosen.name]).items())) for chosen in ordered)
 
 
-def reasons_apart(names: Collection[str]) -> Iterator[tuple[str, str, str]]:
+def exclusions(names: Collection[str]) -> Iterator[tuple[str, str, str]]:
     """Pairs of these techniques that exclude one another, with the reason."""
     ordered = sorted((technique(name) for name in names), key=lambda chosen: (chosen.order, chosen.name))
     for one, other in combinations(ordered, 2):
-        if reason := one.reason_apart(other):
+        if reason := one.exclusion(other):
             yield one.name, other.name, reason
 
 

@@ -139,8 +139,8 @@ def peak_memory(case: Case, ledger: Ledger, rates: Rates) -> float:
     memory = DeviceMemory(ledger)
     if kind == "allocated":
         # What only graphs keep is freed, for torch's count, as soon as they are captured.
-        apart = [memory.with_graphs_apart(j) for j in profiles]
-        totals = [float(sum(buffers[name][0] for name in BUFFERS if name != "graphs")) for buffers in apart]
+        by_buffer = [memory.with_separate_graphs(j) for j in profiles]
+        totals = [float(sum(buffers[name][0] for name in BUFFERS if name != "graphs")) for buffers in by_buffer]
     else:
         totals = [float(reserved_memory.reserved_bytes(memory, rates, j)[0]) for j in profiles]
     if case.order:

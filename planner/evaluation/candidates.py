@@ -156,7 +156,7 @@ def _memory(staged: Staged) -> list[dict[str, Any]]:
     context = float(reserved_memory.fixed_bytes(ledger, rates)[0])
     out = []
     for stage in range(ledger.num_profiles):
-        buffers = {name: float(num_bytes[0]) for name, num_bytes in memory.with_graphs_apart(stage).items()}
+        buffers = {name: float(num_bytes[0]) for name, num_bytes in memory.with_separate_graphs(stage).items()}
         reserved = float(reserved_memory.reserved_bytes(memory, rates, stage)[0])
         out.append({
             "stage": stage, **{f"{name}_bytes": num_bytes for name, num_bytes in buffers.items()},

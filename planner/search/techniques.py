@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...cost_models.techniques.registry import SHORTENING, TECHNIQUES, reasons_apart
+from ...cost_models.techniques.registry import SHORTENING, TECHNIQUES, exclusions
 from ...cost_models.techniques.replicas import WHOLE_REPLICAS
 from ...errors import InputError, UnsupportedError
 from ..document.base import rounded
@@ -141,8 +141,8 @@ class _Sets:
     def _prepare(self, names: tuple[str, ...]) -> tuple[_Tried, Resolved | None]:
         request = self.request
         given = {**request.workload.techniques, **{name: self.techniques[name] for name in names}}
-        if apart := next(reasons_apart(given), None):
-            return _Tried(names, why=apart[2], refused=True), None
+        if excluded := next(exclusions(given), None):
+            return _Tried(names, why=excluded[2], refused=True), None
         try:
             wanted = changed_request(request, {("workload", "techniques"): given}) if names else request
             resolved = for_able_target(resolve(wanted))

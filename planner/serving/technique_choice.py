@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...cost_models.techniques.base import Applied
-from ...cost_models.techniques.registry import SERVING, applied, of, reasons_apart
+from ...cost_models.techniques.registry import SERVING, applied, exclusions, of
 from ..document.serving_plan import ServingTechniqueChoice
 from ..request.allowed_techniques import technique_sets
 from .candidates import Demand, beside_one_another, deployment_id
@@ -90,8 +90,8 @@ def choose(field: TechniqueSpaces, demand: Demand, given: Knobs, allowed: Knobs)
     ended = set[tuple[str, ...]]()
     for names in technique_sets(allowed, ended):
         chosen = {**given, **{name: allowed[name] for name in names}}
-        if disaggregated := next(reasons_apart(chosen), None):
-            every.append(Searched(techniques=(), names=names, why=disaggregated[2]))
+        if excluded := next(exclusions(chosen), None):
+            every.append(Searched(techniques=(), names=names, why=excluded[2]))
             ended.add(names)
             continue
         one = replace(searched(field, demand, applied(chosen, SERVING), incumbent if names else None), names=names)

@@ -36,14 +36,14 @@ def test_graphs_never_lower_memory_and_none_costs_nothing(name: str, seed: int) 
     graphed = with_column(columns, cuda_graphs=code)
     without, held = DeviceMemory(ledger_of(case, columns)), DeviceMemory(ledger_of(case, graphed))
     for j in range(without.ledger.num_profiles):
-        none = without.with_graphs_apart(j)
+        none = without.with_separate_graphs(j)
         assert not none["graphs"].any()
         assert all((none[buffer] == num_bytes).all() for buffer, num_bytes in without.buffers(j).items())
         check(total(held, j) >= total(without, j) * (1 - SLACK), graphed, total(held, j), total(without, j))
-        apart = held.with_graphs_apart(j)
-        assert set(apart) == set(BUFFERS)
-        check(np.isclose(np.sum(list(apart.values()), axis=0), total(held, j), rtol=1e-12), graphed)
-        check(apart["graphs"] >= 0, graphed, apart["graphs"])
+        separate = held.with_separate_graphs(j)
+        assert set(separate) == set(BUFFERS)
+        check(np.isclose(np.sum(list(separate.values()), axis=0), total(held, j), rtol=1e-12), graphed)
+        check(separate["graphs"] >= 0, graphed, separate["graphs"])
     driver = [reserved_memory.fullest_stage(memory, case.rates)[0] for memory in (without, held)]
     check(driver[1] >= driver[0] * (1 - SLACK), graphed, *driver)
 
@@ -61,7 +61,7 @@ def test_graphs_of_whole_layers_keep_every_boundary_twice(pp: int, layers: int, 
     others = np.delete(by_moment, IN_LAYER)
     assert others == pytest.approx(np.full(len(others), widest + BOUNDARY))
     assert by_moment[IN_LAYER] == pytest.approx(BOUNDARY)
-    kept = graphed.with_graphs_apart(first)["graphs"][0]
+    kept = graphed.with_separate_graphs(first)["graphs"][0]
     assert kept == pytest.approx(outputs + graphed.buffers(first)["graphs"][0])
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from meshwright.cost_models.techniques.base import Knob
-from meshwright.cost_models.techniques.registry import TECHNIQUES, applied, reasons_apart
+from meshwright.cost_models.techniques.registry import TECHNIQUES, applied, exclusions
 from meshwright.planner.document.candidate import Candidate
 from meshwright.planner.drivers.given_layout import evaluate_resolved
 from meshwright.planner.request.load import load_request
@@ -153,7 +153,7 @@ def test_pairs_are_priced_alike_in_either_order() -> None:
     for names in SETS:
         chosen: dict[str, dict[str, float]] = {name: {} for name in names}
         chosen |= {"three-level": {"weights_over": 1, "gradients_over": 2}} if "three-level" in names else {}
-        if len(names) == 1 or len({TECHNIQUES[name].order for name in names}) == 2 or any(reasons_apart(names)):
+        if len(names) == 1 or len({TECHNIQUES[name].order for name in names}) == 2 or any(exclusions(names)):
             continue
         asked = frozen(chosen)
         layout_id = next(layout_id for layout_id in LAYOUTS if isinstance(evaluated(layout_id, asked), Candidate))

@@ -89,7 +89,7 @@ def test_neutral_knobs_change_nothing(name: str) -> None:
 @pytest.mark.parametrize(("one", "other"), list(combinations(SERVING, 2)))
 def test_pairs_show_both_or_exclude_each_other(one: str, other: str) -> None:
     """Where both serve by the same instances, each changes what the other leaves, in any order unless it is given."""
-    if SERVING[one].reason_apart(SERVING[other]):
+    if SERVING[one].exclusion(SERVING[other]):
         with pytest.raises(InputError, match="exclude one another"):
             applied({one: {}, other: {}}, SERVING)
         return

@@ -14,7 +14,7 @@ from meshwright.cost_models.layouts import Layouts
 from meshwright.cost_models.quantities.tables import build, index_keys
 from meshwright.cost_models.step import step
 from meshwright.cost_models.techniques.cheapest_exchange import cheapest_of
-from meshwright.cost_models.techniques.registry import TECHNIQUES, reasons_apart
+from meshwright.cost_models.techniques.registry import TECHNIQUES, exclusions
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import Resolved, resolve
 from meshwright.planner.search import exhaustive
@@ -48,7 +48,7 @@ def alike(seed: int) -> list[Resolved]:
     beside, found = rng.choice(BESIDE), []
     for name in (None, *EXCHANGES):
         techniques = {**beside, **({} if name is None else {name: KNOBS.get(name, {})})}
-        if not any(reasons_apart(techniques)):
+        if not any(exclusions(techniques)):
             found.append(resolve(load_request(None, {**asked, "technique": techniques})))
     return found
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from meshwright.cost_models.techniques.registry import TECHNIQUES, applied, reasons_apart
+from meshwright.cost_models.techniques.registry import TECHNIQUES, applied, exclusions
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.document.reading import read_plan
@@ -106,7 +106,7 @@ def test_the_screen_and_the_file(tmp_path: Path) -> None:
 
 def test_every_pair_works_or_is_refused_with_a_reason() -> None:
     for one, other in combinations(TECHNIQUES, 2):
-        reason = TECHNIQUES[one].reason_apart(TECHNIQUES[other])
+        reason = TECHNIQUES[one].exclusion(TECHNIQUES[other])
         if reason is None:
             assert len(applied({one: {}, other: {}})) == 2
             assert applied({one: {}, other: {}}) == applied({other: {}, one: {}})
@@ -133,7 +133,7 @@ def test_a_target_that_lacks_a_technique_trains_by_no_set_with_it() -> None:
     request = load_request(None, {**{name: ASKED[name] for name in ("model", "seq_len", "global_batch")},
                                   "cluster": "dgx-h100:2"})  # fmt: skip
     alone = {name: who_trains_by(request, name) for name in TECHNIQUES}
-    pairs = [pair for pair in combinations(TECHNIQUES, 2) if not any(reasons_apart(pair))]
+    pairs = [pair for pair in combinations(TECHNIQUES, 2) if not any(exclusions(pair))]
     for pair in pairs:
         assert who_trains_by(request, *pair) == alone[pair[0]] & alone[pair[1]]
     assert len({frozenset(targets) for targets in alone.values()}) >= 3
