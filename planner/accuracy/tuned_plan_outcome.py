@@ -176,14 +176,14 @@ def _rounded(seconds: float) -> float:
 def _broken(layout: Layout, resolved: Resolved) -> list[Rule]:
     """The rules that keep a layout out of the space of the target."""
     columns = Layouts.of([layout])
-    rules = (*WELL_FORMED, *legality(resolved.problem), *resolved.target.rules)
+    rules = (*WELL_FORMED, *legality(resolved.problem), *resolved.target_rules)
     return [rule for rule in rules if not bool(rule.allows(columns, resolved.problem)[0])]
 
 
 def _best(resolved: Resolved, limit_s: float, rules: tuple[Rule, ...]) -> tuple[float, str] | None:
     """Seconds and id of the fastest layout that fits, of those that beat `limit_s`; None if none does. rules: beside
     those of any request."""
-    space = resolved.space_under(resolved.target.rules, resolved.fixes, rules)
+    space = resolved.space_under(resolved.target_rules, resolved.fixes, rules)
     rows = search_of(resolved, space, incumbent=limit_s).run().top.rows
     return (rows[0][0], rows[0][1]) if rows else None
 

@@ -76,7 +76,7 @@ def _why(resolved: Resolved, conflict: Sequence[Rule]) -> str:
         text = " x ".join(f"{name} {value}" for name, value in degrees)
         return f"{text}{f' = {product}' if len(degrees) > 1 else ''} does not divide {num_gpus} GPUs"
     count = Count()
-    space = resolved.space_under(resolved.target.rules, tuple(conflict))
+    space = resolved.space_under(resolved.target_rules, tuple(conflict))
     meshes = space.meshes(count)
     if len(meshes["tp"]):
         LayoutCounts(space, meshes).tally(count)
@@ -109,11 +109,11 @@ def _legal_hint(resolved: Resolved) -> str:
 
 def minimal_conflict(resolved: Resolved) -> Sequence[Rule]:
     """The smallest set of fixed values that no layout satisfies together; empty if the fixes are not to blame."""
-    if not resolved.fixes or not num_legal(resolved.space_under(resolved.target.rules)):
+    if not resolved.fixes or not num_legal(resolved.space_under(resolved.target_rules)):
         return ()
     for size in range(1, len(resolved.fixes) + 1):
         for chosen in combinations(resolved.fixes, size):
-            if not num_legal(resolved.space_under(resolved.target.rules, chosen)):
+            if not num_legal(resolved.space_under(resolved.target_rules, chosen)):
                 return chosen
     return ()
 
@@ -167,7 +167,7 @@ def _smallest(resolved: Resolved, late: Callable[[], bool]) -> tuple[float, Layo
     """Bytes of the layout that needs least memory, of any size; None without a legal one."""
     space = resolved.space
     if _lacks_host_memory(resolved):  # else bounds count on what fits nowhere
-        space = resolved.space_under(resolved.target.rules, resolved.fixes, (_ON_GPU,))
+        space = resolved.space_under(resolved.target_rules, resolved.fixes, (_ON_GPU,))
     unlimited = search_of(resolved, space, memory_bytes=float("inf"), objective="memory", should_stop=late)
     outcome = unlimited.run()
     if outcome.stopped == "interrupted":

@@ -51,7 +51,7 @@ def nearest(plan: Plan, choice: int, to: str, fields: tuple[str, ...]) -> Candid
             for name in FIELD_NAMES
             if name not in free and name != "precision"
         )
-        outcome = search_of(resolved, resolved.space_under(resolved.target.rules, held), top=1).run()
+        outcome = search_of(resolved, resolved.space_under(resolved.target_rules, held), top=1).run()
         if outcome.top.rows:
             return candidates(resolved, [Staged.of(resolved, outcome.top.rows[0][2])])[0]
     return None

@@ -83,7 +83,8 @@ def load_any_request(
 
 
 def changed_request(request: Request, sets: Mapping[FieldPath, Any]) -> Request:
-    """`request` with the fields of `sets` (place -> value as a user writes it), checked as if read anew.
+    """`request` with the fields of `sets` (place -> value as a user writes it), checked as if read anew. The other
+    fields keep their origins.
 
     Raises InputError with all problems, each naming its `--set`.
     """
@@ -94,7 +95,9 @@ def changed_request(request: Request, sets: Mapping[FieldPath, Any]) -> Request:
     work["max_memory"] = None if limit is None else f"{limit} B"
     for place, value in sets.items():
         draft.put(place, value, _of_set(place))
-    return draft.request(Request)
+    changed = draft.request(Request)
+    changed._origins = {**request.origins, **changed.origins}
+    return changed
 
 
 _AnyRequest = TypeVar("_AnyRequest", bound=BaseRequest)

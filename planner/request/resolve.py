@@ -21,10 +21,8 @@ from ...cost_models.specs.stack import StackSpec
 from ...cost_models.specs.workload import Workload
 from ...cost_models.techniques import registry as techniques
 from ...cost_models.units import parse
-from ...errors import InputError, UnsupportedError
+from ...errors import InputError
 from ...profiles.cluster.load import load_cluster
-from ...profiles.rates.calibration import fitted_formats
-from ...profiles.rates.device_rates import surfaces_for
 from ...profiles.rates.provenance import files_behind
 from ...profiles.stack import load as stacks
 from ...profiles.stack.rates import HOST_MEMORY_SHARE, rates_for
@@ -35,9 +33,9 @@ from ..switches.base import Situation, spelled
 from ..switches.choices import Choice, choose
 from ..switches.registry import SWITCHES, with_switches
 from ..targets.base import Target
-from ..targets.registry import about_technique, who_trains
 from ..targets.registry import target as load_target
 from . import headroom
+from .doubts import doubts
 from .graphs import workload_of_graph
 from .images import with_images
 from .latents import workload_of_latents
@@ -95,7 +93,11 @@ class Resolved:
 
     @property
     def space(self) -> Space:
-        return self.space_under(self.target.rules, self.fixes)
+        return self.space_under(self.target_rules, self.fixes)
+
+    @property
+    def target_rules(self) -> tuple[Rule, ...]:
+        return self.target.rules_for(self.workload)
 
     def space_under(self, *rules: tuple[Rule, ...]) -> Space:
         own = self.target.compared(self.problem, self.request.fix)
@@ -178,7 +180,7 @@ def resolve(request: Request) -> Resolved:
     headroom.check_limit(workload.max_memory_bytes, cluster)
     headroom.check_headroom(request.workload.headroom, resolved.memory_bytes)
     of_model = [Notice("model", text) for text in model_warnings]
-    return replace(resolved, warnings=(*of_model, *cluster.warnings, *_doubts(resolved)))
+    return replace(resolved, warnings=(*of_model, *cluster.warnings, *doubts(resolved)))
 
 
 def cluster_of(request: Request) -> ClusterSpec:
@@ -262,39 +264,3 @@ def _fitting(stack: StackSpec, workload: Workload, cluster: ClusterSpec, model: 
     shared = any(kind.attention is not None and not kind.attention.is_mla
                  and kind.attention.kv_heads < kind.attention.heads for kind in model.kinds)  # fmt: skip
     return stack if stack.attention == "sdpa" and not shared else replace(stack, attention="unfused")
-
-
-def _doubts(resolved: Resolved) -> list[Notice]:
-    """Warnings about what the numbers rest on."""
-    gpu, target = resolved.cluster.gpu, resolved.target
-    doubts = []
-    if gpu.plan_only:
-        doubts.append(Notice("target", f"{gpu.name}: plan only, no target of meshwright runs on it"))
-    used = techniques.of(resolved.workload.techniques)
-    doubts += [Notice("technique", about_technique(technique, target)) for technique, _ in used]
-    doubts += _untrained(resolved)
-    device = surfaces_for(gpu)
-    if device.provenance != "measured":
-        text = f"{gpu.name} has no measurements; its compute time is {device.provenance}, scaled by peak and bandwidth"
-        if fitted := fitted_formats(gpu):
-            text += f", but for the rate of products in {', '.join(fitted)}, which is fitted to whole training runs"
-        doubts.append(Notice("estimate", text))
-    elif device.attention_provenance != "measured":
-        text = f"attention was not measured on {gpu.name}; its time is {device.attention_provenance}, scaled"
-        doubts.append(Notice("estimate", text))
-    return doubts
-
-
-def _untrained(resolved: Resolved) -> list[Notice]:
-    """A warning where the target cannot train the model: the plan is no more than priced. Raises UnsupportedError where
-    it is a target that runs the plan itself, and was asked for."""
-    target, model = resolved.target, resolved.model
-    lacks = target.cannot_build(model, resolved.workload) if target.trainer is not None else []
-    if not lacks:
-        return []
-    hint = who_trains(resolved.problem)
-    if target.runs_plans and "target" in resolved.request.origins:
-        raise UnsupportedError("\n".join([f"{target.name} cannot train {model.name}", *lacks]), hint=hint)
-    refuse = "`emit` and `launch` refuse" if target.runs_plans else "`emit` refuses"
-    text = f"{target.name} cannot train {model.name}, {refuse}: {'; '.join(lacks)}. {hint}"
-    return [Notice("untrained", text)]

@@ -44,6 +44,6 @@ def _refusal(resolved: Resolved, reasons: Sequence[str]) -> UnsupportedError:
 
 def _excluding(resolved: Resolved) -> str:
     """The rules of the target each of which leaves no layout, in brackets."""
-    spaces = {rule.name: resolved.space_under((rule,), resolved.fixes) for rule in resolved.target.rules}
+    spaces = {rule.name: resolved.space_under((rule,), resolved.fixes) for rule in resolved.target_rules}
     alone = [name for name, space in spaces.items() if not num_legal(space)]
     return f" ({', '.join(alone)})" if alone else ""

@@ -19,7 +19,7 @@ def shardings(problem: Problem, target: Target) -> list[Layout]:
 
     They have no pipeline if possible. Attention split over cp is not timed, so cp is 1.
     """
-    meshes = Space(problem, legality(problem) + target.rules).meshes(Count())
+    meshes = Space(problem, legality(problem) + target.rules_for(problem.workload)).meshes(Count())
     fields = ("pp", "tp", "ep", "micro_batch", "dp", "cp", "etp", "sequence_parallel", "precision")
     rows = sorted(zip(*(meshes[name].tolist() for name in fields), strict=True))
     by_sharding: dict[tuple[int, int], list[Layout]] = {}

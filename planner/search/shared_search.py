@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...cost_models.arrays import Array, Ints, Mask
+from ...cost_models.problem import Problem
 from ...cost_models.quantities.tables import Tables
 from ...cost_models.techniques.cheapest_exchange import cheapest_of
 from ...cost_models.techniques.registry import TECHNIQUES
@@ -83,12 +84,11 @@ def _condition(rule: Rule) -> tuple[tuple[str, ...], Callable[..., Mask]]:
     return rule.fields, rule.allows
 
 
-def _shared_space(space: Space, members: Sequence[Search]) -> Space:
-    """`space` under the rules that all members have."""
+def _shared_space(members: Sequence[Search], problem: Problem) -> Space:
+    """The layouts of `problem` that pass the rules of all members."""
     common = set.intersection(*({_condition(rule) for rule in member.space.rules} for member in members))
-    known = set(map(_condition, space.rules))
-    more = [rule for rule in members[0].space.rules if _condition(rule) in common - known]
-    return replace(space, rules=(*space.rules, *more))
+    space = members[0].space
+    return replace(space, problem=problem, rules=tuple(rule for rule in space.rules if _condition(rule) in common))
 
 
 class _Tallies:
@@ -128,7 +128,7 @@ def search_together(alike: Sequence[Resolved], **options: Any) -> list[SearchOut
     techniques = cheapest_of((member.problem.workload.techniques for member in legal), TECHNIQUES)
     cheapest = replace(alike[0], workload=replace(alike[0].workload, techniques=techniques))
     search = SharedSearch(
-        legal, _shared_space(cheapest.space, legal), cheapest.rates, memory_bytes=cheapest.budget_bytes,
+        legal, _shared_space(legal, cheapest.problem), cheapest.rates, memory_bytes=cheapest.budget_bytes,
         host_bytes=cheapest.host_bytes, tally=False, **options,
     )  # fmt: skip
     outcome = search.run()

@@ -58,7 +58,10 @@ class Target:
     stack: str
     # The release and the files of the framework that the rules come from.
     source: str
+    # They read no techniques: searches under several sets of techniques share what they exclude.
     rules: tuple[Rule, ...] = ()
+    # Its further rules under the techniques of a workload.
+    technique_rules: Callable[[Workload], tuple[Rule, ...]] = lambda workload: ()
     # Field of PLAIN_AXES (switch_options.py) that the target has -> the codes that a search compares. `zero`: the
     # stages that it has for a rank that shares its states with no other.
     axes: Callable[[Problem], Mapping[str, tuple[int, ...]]] = lambda problem: {}
@@ -79,6 +82,11 @@ class Target:
     trainer: Trainer | None = None
 
     @property
+    def techniques(self) -> Mapping[str, Callable[[Problem, Mapping[str, float]], str | None]]:
+        """Of its trainer."""
+        return self.trainer.techniques if self.trainer is not None else {}
+
+    @property
     def config(self) -> LaunchConfig | None:
         """Its launch config; None where it reads the plan itself or has no files."""
         return self.trainer.config if self.trainer is not None else None
@@ -93,11 +101,15 @@ class Target:
         fixed = {name: (encode(name, fix[name]),) for name in PLAIN_AXES if name in fix}
         return {**self.axes(problem), **fixed}
 
+    def rules_for(self, workload: Workload) -> tuple[Rule, ...]:
+        """All its rules for a workload."""
+        return self.rules + self.technique_rules(workload)
+
     def supports(self, columns: Layouts, problem: Problem) -> tuple[Mask, list[str | None]]:
         """Returns ([layouts] mask of executable layouts, the first reason against the others)."""
         reasons: list[str | None] = [None] * len(columns)
         mask = np.ones(len(columns), dtype=bool)
-        for rule in self.rules:
+        for rule in self.rules_for(problem.workload):
             ok = rule.allows(columns, problem)
             if not ok.all():
                 for row in np.flatnonzero(mask & ~ok).tolist():
@@ -108,7 +120,8 @@ class Target:
     def broken(self, setup: Setup) -> list[Rule]:
         """The rules that the layout of `setup` breaks."""
         columns = Layouts.of([setup.layout])
-        return [rule for rule in self.rules if not bool(rule.allows(columns, setup.problem)[0])]
+        rules = self.rules_for(setup.workload)
+        return [rule for rule in rules if not bool(rule.allows(columns, setup.problem)[0])]
 
     @property
     def runs_plans(self) -> bool:
@@ -154,7 +167,7 @@ class Target:
         """
         if self.trainer is None:
             return []
-        able, chosen = self.trainer.techniques, problem.workload.techniques
+        able, chosen = self.techniques, problem.workload.techniques
         missing = [name for name, _ in chosen if name not in able]
         out = [f"it does not train by {', '.join(missing)}"] if missing else []
         for name, knobs in chosen:

@@ -286,7 +286,8 @@ def _broken_rules(folder: _Folder, facts: Facts, layout: Layout, places: Places)
         return [places.problem("batch and sequence length must be 1 or more", fields)]
     columns = Layouts.of([layout])
     broken = [rule for rule in WELL_FORMED + RULES if not bool(rule.allows(columns, problem)[0])]
-    broken = broken or [rule for rule in folder.target.rules if not bool(rule.allows(columns, problem)[0])]
+    broken = broken or [rule for rule in folder.target.rules_for(problem.workload)
+                        if not bool(rule.allows(columns, problem)[0])]  # fmt: skip
     return [places.problem(rule.explain(layout, problem),
                            ("workload.global_batch", *rule.fields) if rule.name == "batch" else rule.fields)
             for rule in broken]  # fmt: skip

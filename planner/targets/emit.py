@@ -101,7 +101,7 @@ def check_trained(plan: Plan, name: str) -> None:
 def _train_by(target: Target, setup: Setup) -> None:
     """Raises UnsupportedError for techniques that the target lacks. Names a target that has them."""
     chosen = setup.workload.techniques
-    able = target.trainer.techniques if target.trainer is not None else {}
+    able = target.techniques
     if missing := [name for name, _ in chosen if name not in able]:
         others = with_techniques(missing)
         if not others:

@@ -32,12 +32,12 @@ TARGETS: dict[str, Target] = {
 def with_techniques(techniques: Sequence[str]) -> list[str]:
     """The targets that have all these techniques, though perhaps not all knobs."""
     return [known.name for known in TARGETS.values()
-            if known.trainer is not None and set(techniques) <= set(known.trainer.techniques)]  # fmt: skip
+            if known.trainer is not None and set(techniques) <= set(known.techniques)]  # fmt: skip
 
 
 def about_technique(technique: Technique, target: Target) -> str:
     """The warning on a technique: targets that have it if this one does not, and costs that are not priced."""
-    if target.trainer is not None and technique.name in target.trainer.techniques:
+    if technique.name in target.techniques:
         return f"{technique.name}: {technique.caveat}"
     others = " and ".join(with_techniques([technique.name]))
     if not others:

@@ -100,7 +100,7 @@ class RlProblem:
     def trainer_rules(self) -> tuple[Rule, ...]:
         """Rules of the trainer, but for those that the framework replaces."""
         replaced = self.target.limits.without if self.target is not None else frozenset[str]()
-        return tuple(it for it in self.resolved.target.rules if it.name not in replaced)
+        return tuple(it for it in self.resolved.target_rules if it.name not in replaced)
 
     @property
     def joint(self) -> tuple[str, ...]:

@@ -136,12 +136,6 @@ def _even_stages(columns: Columns, problem: Problem) -> Mask:
     return np.asarray(problem.model.num_layers % columns["pp"] == 0)
 
 
-def _ranks_of_one_replica(columns: Columns, problem: Problem) -> Mask:
-    """The groups of neighbours of ZeRO++ count ranks of one replica each."""
-    free = not any(name == "zero++" for name, _ in problem.workload.techniques)
-    return np.asarray(free | (columns["tp"] * columns["cp"] == 1))
-
-
 def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> list[str]:
     """One sentence per part of the model and its training that DeepSpeed cannot express."""
     reasons = {
@@ -219,8 +213,6 @@ TARGET = Target(
              "AutoTP keeps activations whole: no sequence parallelism with tp {tp}"),
         Rule(f"{_N}: stages", ("pp",), _even_stages,
              "its partition by type gives every stage the same number of layers: pp {pp} does not divide them"),
-        Rule(f"{_N}: zero++", ("tp", "cp"), _ranks_of_one_replica,
-             "the groups of neighbours of ZeRO++ count ranks of one replica each (tp {tp}, cp {cp})"),
         only(_N, "schedule", ("1f1b",), "DeepSpeed's pipeline has only 1f1b, not {schedule_name}"),
         whole_mixers(_N, "DeepSpeed"),
         whole_sequences(_N, "DeepSpeed"),
@@ -239,6 +231,7 @@ TARGET = Target(
         only(_N, "precision", ("bf16", "fp16", "fp32"), "DeepSpeed's JSON has no fp8 recipe"),
         *rules_of(_N),
     ),
+    technique_rules=techniques.rules,
     # One rank has stages as well: offload_optimizer belongs to them, and moves the states of a single GPU.
     axes=lambda problem: {"zero": tuple(range(4))},
     trainer=Trainer(framework="DeepSpeed", config=CONFIG, job=job, cannot_build=cannot,

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
+from ....cost_models.arrays import Mask
 from ....cost_models.problem import Problem
+from ....cost_models.specs.workload import Workload
 from ....errors import InputError
+from ...space.rules import Columns, Rule
 from .. import cpu_offload
 from ..argv import Arguments
 from ..cpu_offload import FACT
@@ -138,6 +143,21 @@ CAN: Mapping[str, Callable[[Problem, Knobs], str | None]] = {
     "zero++": _zero_plus_plus, "zero-infinity": _zero_infinity, "1-bit-adam": _one_bit_adam,
     "cpu-offload": lambda problem, knobs: None,
 }  # fmt: skip
+
+
+def _ranks_of_one_replica(columns: Columns, problem: Problem) -> Mask:
+    return np.asarray(columns["tp"] * columns["cp"] == 1)
+
+
+_OF_ZERO_PLUS_PLUS = (
+    Rule("deepspeed: zero++", ("tp", "cp"), _ranks_of_one_replica,
+         "the groups of neighbours of ZeRO++ count ranks of one replica each (tp {tp}, cp {cp})"),
+)  # fmt: skip
+
+
+def rules(workload: Workload) -> tuple[Rule, ...]:
+    """The rules of the layouts that train by the techniques of a workload."""
+    return _OF_ZERO_PLUS_PLUS if any(name == "zero++" for name, _ in workload.techniques) else ()
 
 
 def notes(setup: Setup) -> list[str]:

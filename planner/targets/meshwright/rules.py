@@ -266,7 +266,6 @@ RULES = (
     ),
     only(_TARGET_NAME, "precision", ("bf16", "fp32"), "the runtime trains in bf16 or fp32"),
     *rules_of(_TARGET_NAME),
-    *techniques.RULES,
 )
 
 
@@ -277,8 +276,8 @@ def refusal(layout: Layout, problem: Problem) -> str | None:
     """
     if untrained := cannot_train(problem.model, problem.workload):
         return untrained
-    columns = Layouts.of([layout])
-    broken = (rule.explain(layout, problem) for rule in RULES if not bool(rule.allows(columns, problem)[0]))
+    columns, rules = Layouts.of([layout]), RULES + techniques.rules(problem.workload)
+    broken = (rule.explain(layout, problem) for rule in rules if not bool(rule.allows(columns, problem)[0]))
     return next(broken, None) or next(iter(violations(layout, problem)), None)
 
 

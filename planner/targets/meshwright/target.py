@@ -6,6 +6,7 @@ from ..option_lists import OptionList
 from ..setup import Setup
 from .rules import RULES, cannot_build
 from .techniques import CAN
+from .techniques import rules as technique_rules
 
 # The module that launch.sh starts.
 WORKER = "meshwright.runtime.worker"
@@ -31,6 +32,7 @@ TARGET = Target(
     layerwise=True,
     mixed_lengths=("planned",),
     rules=RULES,
+    technique_rules=technique_rules,
     trainer=Trainer(framework="meshwright", config=None, job=job, cannot_build=cannot_build,
                     sees_images=True, encodes_source=True, techniques=CAN),
 )

@@ -80,26 +80,34 @@ def exchanging_technique(workload: Workload) -> tuple[str, dict[str, float]] | N
 def _whole_experts(columns: Columns, problem: Problem) -> Mask:
     """Mask of layouts in which a replica has one copy of its experts."""
     one = (columns["zero"] > 0) | (columns["ep"] * columns["etp"] == columns["tp"])
-    return np.asarray(one | (not problem.model.is_moe) | (exchanging_technique(problem.workload) is None))
+    return np.asarray(one | (not problem.model.is_moe))
 
 
 def _states_on_gpu(columns: Columns, problem: Problem) -> Mask:
-    plain = exchanging_technique(problem.workload) is None
-    return np.asarray(~np.isin(columns["offload"], OPTIMIZER_ON_HOST) | plain)
+    return np.asarray(~np.isin(columns["offload"], OPTIMIZER_ON_HOST))
 
 
 def _one_rank(columns: Columns, problem: Problem) -> Mask:
     """Mask of layouts whose replicas are one rank each, which may drop out of a step."""
-    ranks = columns["tp"] * columns["cp"] * columns["pp"]
-    coded = any(name == _CODING and dict(knobs)["tolerated"] for name, knobs in problem.workload.techniques)
-    return np.asarray(((ranks == 1) & (columns["zero"] == 0)) | (not coded))
+    return np.asarray((columns["tp"] * columns["cp"] * columns["pp"] == 1) & (columns["zero"] == 0))
 
 
-RULES = (
+_DROPPING = (
     Rule("meshwright: replicas that drop out", ("tp", "cp", "pp", "zero"), _one_rank,
          "gradient coding has replicas of one rank: not tp {tp}, cp {cp}, pp {pp}, ZeRO {zero}"),
+)  # fmt: skip
+_EXCHANGING = (
     Rule("meshwright: experts of replicas", ("ep", "etp", "tp", "zero"), _whole_experts,
          "replicas that exchange have one copy of their experts: ep {ep} x etp {etp} is not tp {tp}"),
     Rule("meshwright: states of replicas", ("offload",), _states_on_gpu,
          "replicas exchange what is on the GPU, and offload={offload_name} has it on the host"),
 )  # fmt: skip
+
+
+def rules(workload: Workload) -> tuple[Rule, ...]:
+    """The rules of the layouts that train by the techniques of a workload."""
+    exchanging = exchanging_technique(workload)
+    if exchanging is None:
+        return ()
+    name, knobs = exchanging
+    return (*_DROPPING, *_EXCHANGING) if name == _CODING and knobs["tolerated"] else _EXCHANGING

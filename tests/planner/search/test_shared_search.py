@@ -24,6 +24,7 @@ from meshwright.planner.search.outcome import SearchOutcome
 from meshwright.planner.search.run import search_of
 from meshwright.planner.search.shared_search import search_together
 from meshwright.planner.space.rules import fixed
+from meshwright.planner.targets.registry import TARGETS
 
 EXCHANGES = sorted(name for name, known in TECHNIQUES.items() if known.only_traffic)
 KNOBS = {"1-bit-adam": {"warmup": 0.1}, "diloco": {"period": 2, "delay": 0}, "noloco": {"period": 2},
@@ -51,6 +52,19 @@ def alike(seed: int) -> list[Resolved]:
         if not any(exclusions(techniques)):
             found.append(resolve(load_request(None, {**asked, "technique": techniques})))
     return found
+
+
+def of_target(target: str, model: str, seed: int) -> list[Resolved]:
+    """A small request for a target under every exchange that it trains by."""
+    rng = random.Random(seed)
+    asked: dict[str, Any] = {
+        "model": model, "cluster": SLOW, "seq_len": 1024, "global_batch": 8, "target": target,
+        "total_tokens": 1e9, "objective": ["step", "memory"][seed % 2], "max_memory": rng.choice(["6 GB", "12 GB"]),
+    }  # fmt: skip
+    able = [name for name in EXCHANGES if name in TARGETS[target].techniques]
+    sets = [{}, {"diloco": TECHNIQUES["diloco"].neutral} if target == "meshwright" else {},
+            *({name: KNOBS.get(name, {})} for name in able)]  # fmt: skip
+    return [resolve(load_request(None, {**asked, "technique": each})) for each in sets]
 
 
 def alone(each: Resolved, options: Mapping[str, Any]) -> SearchOutcome:
@@ -84,6 +98,18 @@ def test_as_searches_of_their_own(seed: int, monkeypatch: pytest.MonkeyPatch) ->
     limit = values[len(values) // 2] * (1 + 1e-6) if values else 1e-6
     limited = {**options, "incumbent": limit}
     compare(search_together(requests, known=known, **limited), [alone(each, limited) for each in requests], limit)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("model", ["llama-3.2-1b", "torchtitan-qwen3-moe-debug"])
+@pytest.mark.parametrize("target", ["meshwright", "deepspeed"])
+def test_targets_have_rules_of_techniques(target: str, model: str, seed: int) -> None:
+    """Each set has the layouts of its own rules: plain replicas also those that no exchange has."""
+    requests = of_target(target, model, seed)
+    options = {"objective": requests[0].workload.objective, "top": 2}
+    apart = [alone(each, options) for each in requests]
+    compare(search_together(requests, known=KnownTables(MOST_KEYS), **options), apart)
+    assert len({tuple(outcome.top.rows) for outcome in apart}) > 1
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from meshwright.cost_models.layouts import parse
 from meshwright.cost_models.techniques.registry import TECHNIQUES, applied, exclusions
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
@@ -14,7 +15,7 @@ from meshwright.planner.document.reading import read_plan
 from meshwright.planner.request.allowed_techniques import technique_sets
 from meshwright.planner.request.load import Request, changed_request, load_request
 from meshwright.planner.request.resolve import resolve
-from meshwright.planner.targets.registry import able_to_train
+from meshwright.planner.targets.registry import TARGETS, able_to_train
 
 from meshwright.errors import InputError
 
@@ -52,6 +53,40 @@ def test_the_best_set_is_chosen(chosen: Plan) -> None:
     assert [name for name, _ in chosen.resolved["workload"]["techniques"]] == list(best)
     assert chosen.certificate.proven
     assert chosen.certificate.space.total == sum(row[2] for row in by_hand.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["llama-3.2-1b", "torchtitan-qwen3-moe-debug"])
+@pytest.mark.parametrize("tolerated", [0, 1])
+def test_the_runtime_trains_as_planned_by_hand(model: str, tolerated: int) -> None:
+    """Its rules of exchanges are those of each set: replicas that drop out are one rank each. By hand plain training is
+    simulated, too."""
+    asked = {**ASKED, "model": model, "target": "meshwright", "stack": None, "fix": []}
+    coding = f"gradient-coding:tolerated={tolerated},window=1,slow=0.05"
+    allowed = ("1-bit-adam:warmup=0", "co2", "diloco", "noloco", coding)
+    plan = api.plan(None, allow_techniques=allowed, fastest=True, **asked)
+    assert plan.certificate.proven
+    for each in plan.technique_choices:
+        texts = [text for text in allowed if text.partition(":")[0] in each.names]
+        if texts and each.why is None:
+            alone = api.plan(None, technique=texts, fastest=True, **asked)
+            assert (alone.best.step_s, alone.best.layout_id) == (each.value, each.layout_id)
+    layouts = {each.names: parse(each.layout_id) for each in plan.technique_choices if each.layout_id}
+    assert len(layouts) == 1 + len(allowed)
+    assert layouts["gradient-coding",].dp == 4 or not tolerated
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_searches_all_techniques(target: str, tmp_path: Path) -> None:
+    model = "tinyllama-1.1b" if target == "nanotron" else "qwen3-0.6b"
+    size = ("--model", model, "--cluster", "2xh100-sxm-80gb", "--global-batch", "8", "--seq-len", "1024")
+    made = run_here("plan", *size, "--total-tokens", "1e9", "--target", target, "--allow-technique", "all",
+                    "-o", "plan.json", cwd=tmp_path)  # fmt: skip
+    assert made.code == 0, made.err
+    plan = read_plan((tmp_path / "plan.json").read_text(), "plan.json")
+    assert plan.certificate.proven
+    trained = {name for each in plan.technique_choices if each.layout_id for name in each.names}
+    assert trained & set(TARGETS[target].techniques) == trained or target == "any"
 
 
 def test_what_cannot_be_has_its_reason(chosen: Plan) -> None:

@@ -1,0 +1,52 @@
+"""Warnings about what the numbers of a plan rest on, and on whether anybody can run it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...cost_models.specs.notice import Notice
+from ...cost_models.techniques import registry as techniques
+from ...errors import UnsupportedError
+from ...profiles.rates.calibration import fitted_formats
+from ...profiles.rates.device_rates import surfaces_for
+from ..targets.registry import about_technique, who_trains
+
+if TYPE_CHECKING:
+    from .resolve import Resolved
+
+
+def doubts(resolved: Resolved) -> list[Notice]:
+    """The warnings. Raises UnsupportedError where the target runs plans itself, was asked for, and cannot train the
+    model."""
+    gpu, target = resolved.cluster.gpu, resolved.target
+    found = []
+    if gpu.plan_only:
+        found.append(Notice("target", f"{gpu.name}: plan only, no target of meshwright runs on it"))
+    used = techniques.of(resolved.workload.techniques)
+    found += [Notice("technique", about_technique(technique, target)) for technique, _ in used]
+    found += _untrained(resolved)
+    device = surfaces_for(gpu)
+    if device.provenance != "measured":
+        text = f"{gpu.name} has no measurements; its compute time is {device.provenance}, scaled by peak and bandwidth"
+        if fitted := fitted_formats(gpu):
+            text += f", but for the rate of products in {', '.join(fitted)}, which is fitted to whole training runs"
+        found.append(Notice("estimate", text))
+    elif device.attention_provenance != "measured":
+        text = f"attention was not measured on {gpu.name}; its time is {device.attention_provenance}, scaled"
+        found.append(Notice("estimate", text))
+    return found
+
+
+def _untrained(resolved: Resolved) -> list[Notice]:
+    """A warning where the target cannot train the model: the plan is no more than priced. Raises UnsupportedError where
+    it is a target that runs the plan itself, and was asked for."""
+    target, model = resolved.target, resolved.model
+    lacks = target.cannot_build(model, resolved.workload) if target.trainer is not None else []
+    if not lacks:
+        return []
+    hint = who_trains(resolved.problem)
+    if target.runs_plans and "target" in resolved.request.origins:
+        raise UnsupportedError("\n".join([f"{target.name} cannot train {model.name}", *lacks]), hint=hint)
+    refuse = "`emit` and `launch` refuse" if target.runs_plans else "`emit` refuses"
+    text = f"{target.name} cannot train {model.name}, {refuse}: {'; '.join(lacks)}. {hint}"
+    return [Notice("untrained", text)]
