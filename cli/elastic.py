@@ -28,23 +28,17 @@ def recovery_of(
     rejoin_s: float | None,
 ) -> Recovery:  # fmt: skip
     """How a run goes on after a failure. Node 0 shows at once what another layout means for states: that of a resumed
-    run, and with `elastic` that of one node less.
-
-    Raises InputError where the run has one node, or other nodes than its plan.
-    """
+    run, and with `elastic` that of one node less. The plan is one that `check_nodes` accepts."""
     from ..runtime.restarts import REJOIN_S, Recovery, plan_file
     from .screens import launch as screen
 
     rejoin_s = REJOIN_S if rejoin_s is None else rejoin_s
     if nodes.node_rank == 0:
         show_resharding(terminal, plan, settings)
-    if not elastic:
+    if not elastic or plan.kind != "plan":
         return Recovery(rejoin_s)
-    if plan.kind != "plan":
-        raise InputError(f"--elastic: not with a {plan.kind}", hint="`--max-restarts N` starts its ranks again")
     from ..planner.studies.fewer_nodes import num_nodes, plan_for_nodes
 
-    _check_nodes(nodes.nnodes, num_nodes(plan))
     if nodes.node_rank == 0:
         _preview(terminal, plan, settings.choice)
 
@@ -62,8 +56,23 @@ def recovery_of(
     return Recovery(rejoin_s, replan)
 
 
-def _check_nodes(number: int, planned: int) -> None:
-    """Raises InputError where no node may be lost, or the plan is for other nodes."""
+def check_nodes(
+    plan: Plan | LengthsPlan | RlPlan, nodes: Nodes, *, elastic: bool, copy_every: int
+) -> None:  # fmt: skip
+    """Raises InputError where the nodes of a run, or their memory, do not serve to go on after a failure."""
+    if copy_every:
+        _check_copies(nodes)
+    if elastic:
+        _check_elastic(plan, nodes.nnodes)
+
+
+def _check_elastic(plan: Plan | LengthsPlan | RlPlan, number: int) -> None:
+    """Raises InputError where a run on `number` nodes may lose none, or its plan is for other nodes."""
+    if plan.kind != "plan":
+        raise InputError(f"--elastic: not with a {plan.kind}", hint="`--max-restarts N` starts its ranks again")
+    from ..planner.studies.fewer_nodes import num_nodes
+
+    planned = num_nodes(plan)
     if number == 1:
         raise InputError("--elastic: the run has one node, and none remains without it",
                          hint="`--max-restarts N` starts its ranks again")  # fmt: skip
@@ -72,12 +81,10 @@ def _check_nodes(number: int, planned: int) -> None:
                          hint="plan for a cluster of these nodes, or leave out `--nnodes`")  # fmt: skip
 
 
-def check_copies(every: int, nodes: Nodes) -> None:
-    """Raises InputError where copies in memory, if any, would be lost with their node, or have no place."""
+def _check_copies(nodes: Nodes) -> None:
+    """Raises InputError where copies in memory would be lost with their node, or have no place."""
     from ..runtime.checkpoint.restore_copies import check_shared_memory
 
-    if not every:
-        return
     if nodes.nnodes == 1:
         raise InputError("--copy-every: the run has one node, and a copy in its memory does not survive it",
                          hint="`--checkpoint-every N --checkpoint-async` writes to disk beside training")  # fmt: skip

@@ -11,7 +11,7 @@ from .reinforcement.job import RlJob
 if TYPE_CHECKING:
     from .settings import Settings
 
-_NOT_OF_LENGTHS = ("choice", "shuffle", "eval_data", "order", "planned_dtype", "compile")  # settings
+_NOT_OF_LENGTHS = ("choice", "eval_data", "order", "planned_dtype", "compile")  # settings
 _OF_PAIRS = ("shuffle", "data", "init_from")  # of post-training on pairs that are given
 _NOT_OF_POST_TRAINING = ("eval_data", "order", "planned_dtype", "compile", "end_token", "check_parity", "copy_every",
                          "balance_experts", "metrics", "tracker")  # fmt: skip
@@ -33,6 +33,9 @@ def check_post_training(job: RlJob, settings: Settings) -> None:
 def check_lengths_flags(settings: Settings) -> None:
     """Raises InputError for a flag that needs sequences of one length."""
     _refuse(settings, _NOT_OF_LENGTHS, "for documents of mixed lengths")
+    if settings.shuffle and settings.end_token is None:
+        raise InputError("--shuffle: pieces of stored tokens are read in the order of the data",
+                         hint="add `--end-token ID`: whole documents are shuffled")  # fmt: skip
     if settings.end_token is not None and settings.scale_down:
         raise InputError("--end-token: a rehearsal shrinks documents, and data has none of these lengths",
                          hint="leave out `--scale-down`, or `--end-token`")  # fmt: skip

@@ -43,6 +43,12 @@ class Shards:
             first, number = first + len(part), number - len(part)
         return np.concatenate(parts)
 
+    def read_around(self, first: int, number: int) -> Row:
+        """As `read`, for at most as many tokens as there are. The first token follows the last one."""
+        before = min(number, len(self) - first)
+        parts = [self.read(first, before), *([self.read(0, number - before)] if number > before else [])]
+        return np.concatenate(parts)
+
     def digests(self) -> Mapping[str, str]:
         """Name -> size and SHA-256 of 64 samples of each file. Computed once."""
         if not self._digests:

@@ -26,7 +26,12 @@ def shuffled(index: int, size: int, key: bytes) -> int:
 
 
 def places_of(step: int, batch: int, size: int, seed: int | None) -> list[int]:
-    """The places in the data, 0 to size - 1, of the sequences of step 0, 1, ... seed: of a permutation of each epoch;
-    None: the order of the data."""
-    numbers = [divmod(index, size) for index in range(step * batch, (step + 1) * batch)]
-    return [place if seed is None else shuffled(place, size, f"{seed}/{epoch}".encode()) for epoch, place in numbers]
+    """The places in the data, 0 to size - 1, of the sequences of step 0, 1, ..., as `place_of`."""
+    return [place_of(turn, size, seed) for turn in range(step * batch, (step + 1) * batch)]
+
+
+def place_of(turn: int, size: int, seed: int | None) -> int:
+    """The place, 0 to size - 1, that is read at turn 0, 1, ...: each once in `size` turns, an epoch. seed: of a
+    permutation of each epoch; None: the order of the data."""
+    epoch, place = divmod(turn, size)
+    return place if seed is None else shuffled(place, size, f"{seed}/{epoch}".encode())

@@ -10,7 +10,7 @@ import typer
 
 from .. import launch_flags, launched, options, training_flags
 from ..console import FORMAT_VERSION, Terminal
-from ..elastic import check_copies, check_elastic, recovery_of
+from ..elastic import check_elastic, check_nodes, recovery_of
 from ..files import check_writable
 from ..pretrained import check_pretrained
 
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from ...runtime.job import Job
     from ...runtime.nodes import Nodes
     from ...runtime.settings import Settings
+
+
+_DONE_BY_LAUNCHERS = {
+    "copy-every": "`meshwright launch` makes the copies",
+    "elastic": "`meshwright launch` goes on without a lost node",
+    "max-restarts": "on several nodes `meshwright launch` starts the ranks again",
+}
 
 
 def _number(*names: str, metavar: str, text: str) -> Any:
@@ -171,9 +178,9 @@ def command(
                       node_rank=node_rank, master_addr=master_addr, master_port=master_port,
                       max_restarts=max_restarts, dry=dry_run)  # fmt: skip
     launched.check_planned_dtype(settings, nodes)
-    check_copies(settings.copy_every, nodes)
+    check_nodes(loaded, nodes, elastic=elastic, copy_every=settings.copy_every)
     if dry_run:
-        _show_command(terminal, settings, nodes)
+        _show_command(terminal, settings, nodes, elastic=elastic)
         return
     terminal.outlive_streams()
     launched.show_notes(job, notes, terminal.show_line, scaled=scale_down)
@@ -205,12 +212,14 @@ def _prepared(settings: Settings) -> tuple[Plan | LengthsPlan | RlPlan, Job, lis
     return plan, job, notes
 
 
-def _show_command(terminal: Terminal, settings: Settings, nodes: Nodes) -> None:
-    """The command that would start the run on this node, without copies in memory."""
+def _show_command(terminal: Terminal, settings: Settings, nodes: Nodes, *, elastic: bool) -> None:
+    """The command that would start the run on this node, without the parts that launchers do."""
     from ...runtime.nodes import shell_line
 
-    if settings.copy_every:
-        terminal.warn("the command leaves out `--copy-every`", "`meshwright launch` makes the copies")
+    left_out = {"copy-every": bool(settings.copy_every), "elastic": elastic,
+                "max-restarts": nodes.max_restarts > 0 and nodes.nnodes > 1}  # fmt: skip
+    for name in (name for name, is_given in left_out.items() if is_given):
+        terminal.warn(f"the command leaves out `--{name}`", _DONE_BY_LAUNCHERS[name])
     line = shell_line(replace(settings, copy_every=0), nodes)
     if terminal.settings.json:
         terminal.write_json({"format_version": FORMAT_VERSION, "kind": "command", "command": line})

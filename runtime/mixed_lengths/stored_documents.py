@@ -1,7 +1,8 @@
 """Documents of stored tokens, found by their length. No torch here.
 
 `launch tokens` writes `documents.npz` beside its shards: the tokens of each document, without the one that ends it. The
-sampler plan names lengths. Documents of a length take turns, in the order of the data, so every layout trains the same.
+sampler plan names lengths. Documents of a length take turns, so every layout trains the same: in the order of the data,
+or in one by seed that changes when each was read once.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ...planner.document.array_file import reading_array
 from ...planner.document.sampler_plan import DOCUMENTS, SamplerBatch
 from ..data import WrongTokens
 from ..shards import Row, Shards
+from ..shuffling import place_of
 
 _HINT = "`launch tokens` writes it, with the shards"
 
@@ -25,9 +27,13 @@ _HINT = "`launch tokens` writes it, with the shards"
 class StoredDocuments:
     """The documents of a folder of shards."""
 
-    def __init__(self, folder: Path, shards: Shards, end_token: int) -> None:
-        """Raises InputError for a folder without the lengths of its documents, or with those of other shards."""
+    def __init__(self, folder: Path, shards: Shards, end_token: int, shuffle_seed: int | None = None) -> None:
+        """shuffle_seed: None for the order of the data.
+
+        Raises InputError for a folder without the lengths of its documents, or with those of other shards.
+        """
         self.path, self.shards, self.end_token = folder / DOCUMENTS, shards, end_token
+        self.shuffle_seed = shuffle_seed
         lengths = _lengths(self.path)
         self.starts = np.cumsum(lengths + 1) - lengths - 1
         if (tokens := int(lengths.sum()) + len(lengths)) != len(shards):
@@ -49,7 +55,7 @@ class StoredDocuments:
         """Tokens of a document of `length`, with the one that ends it, int64. turn: how many of this length were read
         before. Raises WrongTokens for a document that does not end so."""
         first, end = np.searchsorted(self.ascending, (length, length + 1))
-        document = int(self.order[first + turn % (end - first)])
+        document = int(self.order[first + place_of(turn, int(end - first), self.shuffle_seed)])
         row = self.shards.read(int(self.starts[document]), length + 1)
         if row[-1] != self.end_token:
             raise WrongTokens(f"{self.path}: document {document} ends with token {row[-1]}, not {self.end_token}",

@@ -2,7 +2,8 @@
 
 A document of s tokens has s + 1, the last of which is the last target. With the token that ends documents, stored ones
 of the planned lengths are trained, and that token is the last target. Without it stored tokens are cut into pieces of
-these lengths one after another, without regard to where their documents end, and begin again at their end.
+these lengths one after another, without regard to where their documents end. Behind the last token follows the first:
+in as many tokens as are stored, an epoch, each is an input once and a target once. Epochs are cut at other places.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class DocumentTokens:
         self._turns = Turns(job.batches)
         self._stored: StoredDocuments | None = None
         if job.end_token is not None and isinstance(self.source, Stored):
-            self._stored = StoredDocuments(Path(job.data), self.source.shards, job.end_token)
+            self._stored = StoredDocuments(Path(job.data), self.source.shards, job.end_token,
+                                           job.seed if job.shuffle else None)  # fmt: skip
             self._stored.check(job.batches)
 
     def digests(self) -> Mapping[str, str]:
@@ -60,8 +62,7 @@ class DocumentTokens:
         rounds, index = divmod(step, len(self.job.batches))
         first, out = rounds * self._before[-1] + self._before[index], list[Row]()
         for length in lengths:
-            place = first % (len(source.shards) - length)
-            out.append(source.shards.read(place, length + 1))
+            out.append(source.shards.read_around(first % len(source.shards), length + 1))
             first += length
         return out
 

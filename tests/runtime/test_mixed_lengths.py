@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from meshwright.planner.document.sampler_plan import SamplerBatch
 from meshwright.runtime import reference
 from meshwright.runtime.job import Job
@@ -100,6 +102,23 @@ def test_stored_tokens_are_cut_one_piece_after_another(tmp_path: Path) -> None:
     assert first[1][0] == first[0][-1] == 16  # the last target of a document is the first token of the next
     assert second[0][0] == first[-1][-1] == BATCH.num_tokens % 61
     assert tokens.documents(2)[0][0] == (BATCH.num_tokens + SHORT.num_tokens) % 61  # lengths again, other tokens
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(stored=st.integers(17, 90), steps=st.integers(1, 12), split=st.integers(1, 16))
+def test_every_stored_token_is_trained_once_an_epoch(stored: int, steps: int, split: int, tmp_path: Path) -> None:
+    """As input and as target, over the ends of shards and of rounds of the sampler plan, however long the data is."""
+    for name, part in zip("ab", np.split(np.arange(stored, dtype=np.int64), [split]), strict=True):
+        np.save(tmp_path / f"{name}.npy", part)
+    wanted = lengths_job("cp4g-dp1-mbs4-z0-rnone")
+    wanted = replace(wanted, data=str(tmp_path), model=replace(wanted.model, vocab=stored))
+    tokens = DocumentTokens(wanted)
+    pieces = [piece for step in range(steps) for piece in tokens.documents(step)]
+    assert [len(piece) - 1 for piece in pieces] == [length for step in range(steps)
+                                                    for length in wanted.batch(step).lengths]  # fmt: skip
+    inputs, targets = torch.cat([piece[:-1] for piece in pieces]), torch.cat([piece[1:] for piece in pieces])
+    assert inputs.tolist() == [place % stored for place in range(len(inputs))]
+    assert targets.tolist() == [place % stored for place in range(1, len(inputs) + 1)]
 
 
 def test_tokens_are_those_of_the_steps_that_were_trained() -> None:

@@ -317,10 +317,25 @@ def test_a_printed_command_makes_no_copies(
     assert "--copy-every" not in printed.out
     assert "leaves out `--copy-every`" in printed.err
     assert "`meshwright launch` makes the copies" in printed.err
+    assert "on several nodes `meshwright launch` starts the ranks again" in printed.err
     assert main(["launch", str(two_ranks), *words]) == 2
     printed = capsys.readouterr()
     assert "the run has one node" in printed.err
     assert not printed.out
+
+
+def test_a_printed_command_of_an_elastic_run_is_refused_as_the_run_is(
+    plan: Path, two_ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--dry-run", "--checkpoint", str(tmp_path / "ckpt"), "--elastic"]
+    assert main(["launch", str(two_ranks), *words]) == 2
+    printed = capsys.readouterr()
+    assert "--elastic: the run has one node" in printed.err
+    assert not printed.out
+    assert main(["launch", str(plan), *words]) == 0
+    printed = capsys.readouterr()
+    assert "--elastic" not in printed.out
+    assert "leaves out `--elastic`" in printed.err
 
 
 def test_a_rehearsal_is_refused_before_it_shows_its_sizes(

@@ -54,6 +54,20 @@ def test_documents_of_a_length_are_trained_whole_and_in_turns(tmp_path: Path) ->
     assert steps[1] == [document for document in documents if len(document) - 1 in SHORT.lengths]
 
 
+def test_shuffled_documents_of_a_length_come_once_an_epoch_in_another_order(tmp_path: Path) -> None:
+    lengths = (*LENGTHS, *[3] * 40)
+    documents = [document for document in stored(tmp_path / "tokens", lengths) if len(document) == 4]
+    of_step = [batch.lengths.count(3) for batch in (BATCH, SHORT)]
+    assert of_step == [1, 0]
+    tokens = DocumentTokens(replace(job_on(tmp_path / "tokens"), shuffle=True))
+    threes = [row.tolist() for step in range(0, 6 * len(documents), 2) for row in tokens.documents(step)
+              if len(row) == 4]  # fmt: skip
+    epochs = [threes[first : first + len(documents)] for first in range(0, len(threes), len(documents))]
+    assert len(epochs) == 3
+    assert all(sorted(epoch) == sorted(documents) for epoch in epochs)
+    assert len({str(epoch) for epoch in (*epochs, documents)}) == 4
+
+
 def test_ranks_train_them_as_one_process(tmp_path: Path) -> None:
     stored(tmp_path / "tokens")
     verdict = parity_of(replace(job_on(tmp_path / "tokens"), steps=2))
@@ -104,10 +118,16 @@ def test_torchrun_trains_the_documents_that_the_plan_counted(tmp_path: Path) -> 
     sampler_path(path).write_text("\n".join(planned.sampler_lines()), encoding="utf-8")
     batches = read_sampler(sampler_path(path), planned.document().header)
     assert {length for batch in batches for length in batch.lengths} <= set(LENGTHS)
-    words = (str(path), "--data", str(tmp_path / "tokens"), "--end-token", str(END), "--device", "cpu", "--steps", "2")
+    words = (str(path), "--data", str(tmp_path / "tokens"), "--end-token", str(END), "--device", "cpu", "--steps", "2",
+             "--shuffle")  # fmt: skip
     code, out, err = finish(start(*words))
     assert code == 0, out + err
     assert "step 2" in " ".join((out + err).split()).lower()
+
+
+def test_pieces_are_not_shuffled() -> None:
+    with pytest.raises(InputError, match="--shuffle: pieces of stored tokens are read in the order of the data"):
+        check_lengths_flags(Settings(plan="plan.json", data="tokens", shuffle=True))
 
 
 def test_a_rehearsal_has_no_documents_of_the_data() -> None:

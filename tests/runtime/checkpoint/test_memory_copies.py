@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from meshwright.cli.elastic import check_copies
+from meshwright.cli.elastic import check_nodes
+from meshwright.planner.document.reading import load_plan
 from meshwright.runtime import reference
 from meshwright.runtime.checkpoint.manifest import NAME, PARTIAL, File, Manifest, folder_name, saved_in
 from meshwright.runtime.checkpoint.memory_copies import GENERATIONS, MemoryCopies, Room
@@ -227,8 +228,8 @@ def test_the_memory_that_is_free_counts_older_copies(tmp_path: Path) -> None:
     assert abs(free_bytes(tmp_path / "copies") - before) < (1 << 27)
 
 
-def test_a_run_on_one_node_and_a_node_without_shared_memory_are_refused(tmp_path: Path) -> None:
+def test_a_run_on_one_node_and_a_node_without_shared_memory_are_refused(two_ranks: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="one node, and a copy in its memory does not survive it"):
-        check_copies(5, Nodes(1, 8))
+        check_nodes(load_plan(two_ranks), Nodes(1, 8), elastic=False, copy_every=5)
     with pytest.raises(InputError, match=r"missing, the shared memory of this node, is missing"):
         check_shared_memory(tmp_path / "missing")
