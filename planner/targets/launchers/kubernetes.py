@@ -8,11 +8,32 @@ pkg/apis/trainer/v1alpha1/trainjob_types.go: ContainerPatch has volumeMounts and
 from __future__ import annotations
 
 import re
+from textwrap import indent
 
 from ....errors import UnsupportedError
 from .base import Job, Launcher, comment, node_script
 from .pods import GPUS_OF_POD, IMAGE, adapters, locked_memory
 
+# The end of a pod: mounts of its container, and its volumes.
+_STORAGE = """\
+    volumeMounts:
+      - name: plan
+        mountPath: /plan
+      - name: shm
+        mountPath: /dev/shm
+      - name: data
+        mountPath: /data
+volumes:
+  - name: plan
+    configMap:
+      name: {name}
+  - name: shm
+    emptyDir:
+      medium: Memory
+  - name: data
+    persistentVolumeClaim:
+      claimName: training-data  # edit: the claim that holds data and checkpoints
+"""
 _TRAINJOB = """\
 {header}apiVersion: trainer.kubeflow.org/v1alpha1
 kind: TrainJob
@@ -49,24 +70,7 @@ spec:
                       spec:
                         containers:
                           - name: node
-{lock_trainjob}                            volumeMounts:
-                              - name: plan
-                                mountPath: /plan
-                              - name: shm
-                                mountPath: /dev/shm
-                              - name: data
-                                mountPath: /data
-                        volumes:
-                          - name: plan
-                            configMap:
-                              name: {name}
-                          - name: shm
-                            emptyDir:
-                              medium: Memory
-                          - name: data
-                            persistentVolumeClaim:
-                              claimName: training-data  # edit: the claim that holds data and checkpoints
-"""
+{lock_trainjob}{storage_trainjob}"""
 _JOBSET = """\
 {header}apiVersion: jobset.x-k8s.io/v1alpha2
 kind: JobSet
@@ -101,24 +105,9 @@ spec:
 {environment}                  resources:
                     limits:
                       nvidia.com/gpu: {gpus}
-{rdma_jobset}{lock_jobset}                  volumeMounts:
-                    - name: plan
-                      mountPath: /plan
-                    - name: shm
-                      mountPath: /dev/shm
-                    - name: data
-                      mountPath: /data
-              volumes:
-                - name: plan
-                  configMap:
-                    name: {name}
-                - name: shm
-                  emptyDir:
-                    medium: Memory
-                - name: data
-                  persistentVolumeClaim:
-                    claimName: training-data  # edit: the claim that holds data and checkpoints
-"""
+{rdma_jobset}{lock_jobset}{storage_jobset}"""
+
+
 def _config_map(job: Job, name: str) -> str:
     texts = {**job.files, "launch.sh": node_script(job)}
     blocks = []
@@ -142,10 +131,12 @@ def files(job: Job) -> dict[str, str]:
             "placement.hosts: Kubernetes places pods itself", hint="`--launcher slurm` and `hostfile` keep their order"
         )
     name = re.sub(r"[^a-z0-9-]+", "-", job.name.lower())[:50].strip("-") or "plan"
+    storage = _STORAGE.format(name=name)
     values = {"name": name, "nodes": job.num_nodes, "gpus": job.gpus_per_node, "image": IMAGE,
               "example": job.example or "more arguments", "rdma_trainjob": adapters(job, 8),
               "rdma_jobset": adapters(job, 22), "lock_trainjob": locked_memory(job, 28),
-              "lock_jobset": locked_memory(job, 18)}  # fmt: skip
+              "lock_jobset": locked_memory(job, 18), "storage_trainjob": indent(storage, " " * 24),
+              "storage_jobset": indent(storage, " " * 14)}  # fmt: skip
     header = comment((*job.header, "Edit what is marked, then: kubectl apply -f configmap.yaml -f {file}"))
     return {
         "configmap.yaml": _config_map(job, name),
