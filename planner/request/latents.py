@@ -9,8 +9,8 @@ from ...cost_models.specs.model import ModelSpec
 from ...cost_models.specs.workload import Images, Workload
 from ...errors import InputError
 from .fields import nearest_power
-from .model_changes import NO_FROZEN_COPY
-from .schema import DEFAULT_TOKENS_PER_STEP, ImagesRequest, Request
+from .model_changes import check_without_tokens
+from .schema import DEFAULT_TOKENS_PER_STEP, ImagesRequest, Request, WorkloadRequest
 
 _IMAGE, _VIDEO = "1@1024x1024", "1@480x832x81"
 
@@ -22,7 +22,7 @@ def workload_of_latents(model: ModelSpec, diffusion: Diffusion, request: Request
     is missing or that does not fit, and for what is not priced.
     """
     work = request.workload
-    _check_priced(model, request)
+    _check_priced(model, work)
     images = _sized(model, diffusion, work.images)
     latents = diffusion.tokens(images.height, images.width, images.num_frames)
     tokens = latents + diffusion.joins_text * diffusion.text_tokens
@@ -36,23 +36,12 @@ def workload_of_latents(model: ModelSpec, diffusion: Diffusion, request: Request
     return replace(workload, images=images, source_len=text)
 
 
-def _check_priced(model: ModelSpec, request: Request) -> None:
-    work = request.workload
-    reasons = {
+def _check_priced(model: ModelSpec, work: WorkloadRequest) -> None:
+    check_without_tokens(f"{model.name}, a diffusion transformer", work, {
         "seq_len: it follows from the size of its images": work.seq_len is not None,
         "source_len: its text has a length of its own": work.source_len is not None,
-        "optimizer muon is not priced for it": work.optimizer == "muon",
-        "adapters are not priced for it": work.train.lora is not None,
-        "train_layers is not priced for it": work.train.last_layers is not None,
         "lengths are not priced for it": bool(work.lengths),
-        "mtp_layers: it has none": bool(work.mtp_layers),
-        "freeze_tower: it has none": work.freeze_tower,
-        "freeze_language: it has no vision tower that would train": work.freeze_language,
-        NO_FROZEN_COPY: work.reference,
-        "reward_model: it has no logits in whose place values would be": work.reward_model,
-    }
-    if asked := [reason for reason, applies in reasons.items() if applies]:
-        raise InputError(f"{model.name}, a diffusion transformer: {'; '.join(asked)}", hint="leave it out")
+    })  # fmt: skip
 
 
 def _sized(model: ModelSpec, diffusion: Diffusion, asked: ImagesRequest | None) -> Images:

@@ -3,6 +3,7 @@ loss."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ...cost_models.specs.model import MixtureOfExperts, ModelSpec
@@ -21,6 +22,24 @@ def as_asked(model: ModelSpec, work: WorkloadRequest) -> ModelSpec:
     if work.mtp_layers is not None:
         model = replace(model, mtp_layers=work.mtp_layers)
     return _balanced(model, work.moe_aux_loss_coeff)
+
+
+def check_without_tokens(model: str, work: WorkloadRequest, reasons: Mapping[str, bool]) -> None:
+    """Raises InputError for what has no price with a model that predicts no tokens, such as `flux, a diffusion
+    transformer`. reasons: those of its kind -> whether they apply."""
+    reasons = {
+        **reasons,
+        "optimizer muon is not priced for it": work.optimizer == "muon",
+        "adapters are not priced for it": work.train.lora is not None,
+        "train_layers is not priced for it": work.train.last_layers is not None,
+        "mtp_layers: it has none": bool(work.mtp_layers),
+        "freeze_tower: it has none": work.freeze_tower,
+        "freeze_language: it has no vision tower that would train": work.freeze_language,
+        NO_FROZEN_COPY: work.reference,
+        "reward_model: it has no logits in whose place values would be": work.reward_model,
+    }
+    if asked := [reason for reason, applies in reasons.items() if applies]:
+        raise InputError(f"{model}: {'; '.join(asked)}", hint="leave it out")
 
 
 def _valued(model: ModelSpec) -> ModelSpec:
