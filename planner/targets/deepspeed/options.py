@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
+from ....cost_models.arrays import Ints, Mask
 from ....errors import InputError
 from ..cpu_offload import FACT
 from ..options import Entry, Facts, Settings, Table, number, positive
@@ -15,6 +18,12 @@ from . import compression, techniques
 PYTHON = "ds_plan"
 _OVERLAP = "zero_optimization.overlap_comm"
 OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
+
+
+def pipeline_shards(pp: Ints, dp: Ints, bf16: Mask) -> Mask:
+    """[n] whether the states are sharded at stage 0, too: a pipeline in bf16 has BF16_Optimizer at every stage
+    (deepspeed/runtime/engine.py, _do_optimizer_sanity_check); without a pipeline every rank has all of them."""
+    return np.asarray((pp > 1) & (dp > 1) & bf16)
 
 
 def _shards_write(setup: Setup) -> Settings:
@@ -29,12 +38,11 @@ def _shards_write(setup: Setup) -> Settings:
 
 
 def _shards_read(settings: Settings, facts: Facts) -> Facts:
-    """The ZeRO stage. A pipeline in bf16 shards the states at stage 0, too (deepspeed/runtime/engine.py,
-    _do_optimizer_sanity_check: BF16_Optimizer); without a pipeline every rank has all of them."""
-    stage = settings.get("zero_optimization.stage", 0)
-    shards = settings.get(f"{PYTHON}.PIPELINE_STAGES", 1) > 1 and settings.get(f"{PYTHON}.DATA_PARALLEL", 2) > 1
-    return {"zero": 1 if shards and not stage and settings.get("bf16.enabled") else stage,
-            **techniques.states_read(settings)}  # fmt: skip
+    """The ZeRO stage. Where the number of replicas is not stated, there are several."""
+    stage, bf16 = settings.get("zero_optimization.stage", 0), bool(settings.get("bf16.enabled"))
+    pp, dp = settings.get(f"{PYTHON}.PIPELINE_STAGES", 1), settings.get(f"{PYTHON}.DATA_PARALLEL", 2)
+    shards = pipeline_shards(*map(np.asarray, (pp, dp, bf16)))
+    return {"zero": 1 if shards and not stage else stage, **techniques.states_read(settings)}
 
 
 def _overlap_write(setup: Setup) -> Settings:

@@ -30,7 +30,7 @@ from ..switch_options import rules_of
 from ..train_script import DEFAULTS, TRAIN_FILE, train_script
 from . import launch_script, techniques, templates
 from .not_read import CHANGES, EXCLUSIVE, HARMLESS, OLDER, PRICES, modernise
-from .options import OPTIMIZERS, PYTHON, TABLE, conflicts
+from .options import OPTIMIZERS, PYTHON, TABLE, conflicts, pipeline_shards
 from .train_script import IMPORTS, MAIN
 
 _N = "deepspeed"
@@ -60,9 +60,8 @@ def _no_sequence_parallel(columns: Columns, problem: Problem) -> Mask:
 
 
 def _whole_states(columns: Columns, problem: Problem) -> Mask:
-    # deepspeed/runtime/engine.py takes its BF16_Optimizer for a pipeline in bf16, whatever the stage is.
-    in_pipeline = (columns["pp"] > 1) & (columns["dp"] > 1) & (columns["precision"] == PRECISIONS.index("bf16"))
-    return np.asarray((columns["zero"] > 0) | ~in_pipeline)
+    bf16 = columns["precision"] == PRECISIONS.index("bf16")
+    return np.asarray((columns["zero"] > 0) | ~pipeline_shards(columns["pp"], columns["dp"], bf16))
 
 
 def _ulysses_alone(columns: Columns, problem: Problem) -> Mask:
