@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from ..errors import InputError, reason
@@ -83,9 +84,8 @@ def _is_device(path: Path) -> bool:
 def _destination(path: Path) -> Path:
     """The file behind a symbolic link, so that the link stays. Raises InputError where the system refuses the name."""
     try:
-        os.stat(path)
-    except FileNotFoundError:
-        pass  # a new file, or a link to one
+        with suppress(FileNotFoundError):  # of a new file, or of a link to one
+            os.stat(path)
     except NotADirectoryError:
         raise InputError(f"cannot write {path}: there is no folder {path.parent}", hint=_ELSEWHERE) from None
     except (OSError, ValueError) as error:
