@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from ..arrays import Array, Ints, group_rows
 from ..quantities.exchanges import Op
 from ..quantities.token_dispatch import distinct_share
-from ..specs.cluster import WAN, NetworkLevel
+from ..specs.cluster import NetworkLevel
 from . import torus
 
 Levels = tuple[NetworkLevel, ...]  # innermost first
@@ -150,7 +150,7 @@ def curve(
         else:
             here = _ring_slope(rates, levels, depth, op, ranks, below, within) / torus.link_share(level, size, stride)
         per_byte = np.maximum(per_byte, np.where(crossed, here, 0.0))
-        of_chunks = _start_of_chunks(op_rates, hops, start) if level.kind == WAN else 1.0
+        of_chunks = _start_of_chunks(op_rates, hops, start) if level.between_sites else 1.0
         ramp = np.where(crossed, op_rates.ramp * of_chunks, ramp)
         below = np.maximum(below, within)
     alone = size <= 1

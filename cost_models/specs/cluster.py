@@ -92,6 +92,10 @@ class NetworkLevel:
     # Chips along each axis of a torus, in the order in which ranks fill them; (): no axes, or none that are known.
     torus: tuple[int, ...] = ()
 
+    @property
+    def between_sites(self) -> bool:
+        return self.kind == WAN
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rent:

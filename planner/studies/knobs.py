@@ -117,7 +117,7 @@ def _write_price(resolved: Resolved, value: float) -> Resolved:
 
 
 def _place(level: NetworkLevel) -> str:
-    return "intra_node" if level.name in _INSIDE else WAN if level.kind == WAN else "inter_node"
+    return "intra_node" if level.name in _INSIDE else WAN if level.between_sites else "inter_node"
 
 
 def _link(place: str, label: str, dimension: Dimension, better: Better, field: str) -> Knob:
@@ -162,10 +162,15 @@ def described(resolved: Resolved) -> Mapping[str, Any]:
     return description if isinstance(description, Mapping) else {}
 
 
+def _block(resolved: Resolved, place: str) -> object:
+    """The link as the request writes it out; None for none."""
+    description = described(resolved)
+    return description.get(WAN) if place == WAN else (description.get("links") or {}).get(place)
+
+
 def per_in_text(resolved: Resolved, place: str) -> str:
     """`node` where the request says `400 Gb/s per node` of a link; else empty."""
-    description = described(resolved)
-    block = description.get(WAN) if place == WAN else (description.get("links") or {}).get(place)
+    block = _block(resolved, place)
     match = re.search(r"\sper\s+(\w+)\s*$", str(block.get("bandwidth", "")) if isinstance(block, Mapping) else "")
     return match[1].lower() if match else ""
 
@@ -173,8 +178,7 @@ def per_in_text(resolved: Resolved, place: str) -> str:
 def per_of(resolved: Resolved, place: str) -> str:
     """The owner of what the request calls the bandwidth of a link: `gpu` (the default), `nic`, `node` or `site` (the
     default between sites)."""
-    description = described(resolved)
-    block = description.get(WAN) if place == WAN else (description.get("links") or {}).get(place)
+    block = _block(resolved, place)
     field = block.get("per") if isinstance(block, Mapping) else None
     return str(per_in_text(resolved, place) or field or ("site" if place == WAN else "gpu"))
 

@@ -87,6 +87,11 @@ class Fabric:
     wan_latency_s: float = 0.0  # between two sites
     between: Inter | None = None  # what joins groups, if slower than their networks; its nics: GPUs sharing it
 
+    def wan(self, size: int, bw_bytes_per_s: float) -> NetworkLevel:
+        """The link between sites, of so many GPUs. bw_bytes_per_s: of one of them."""
+        return NetworkLevel(name=WAN, size=size, bw_bytes_per_s=bw_bytes_per_s, latency_s=self.wan_latency_s, kind=WAN,
+                            source="as given")  # fmt: skip
+
 
 def pcie_kind(bw_bytes_per_s: float) -> str:
     """Generation of an x16 slot: 16, 32 and 64 GB/s are the third, fourth and fifth."""
@@ -174,8 +179,7 @@ def _network_levels(inter: Inter, fabric: Fabric, total: int, gpus_per_node: int
         levels = [*inside, replace(base, bw_bytes_per_s=base.bw_bytes_per_s / fabric.ratio, source=thin)]
     if fabric.sites:
         largest = max(nodes for _, nodes in fabric.sites) * gpus_per_node
-        levels.append(NetworkLevel(name=WAN, size=total, bw_bytes_per_s=fabric.wan_bw_bytes_per_s / largest,
-                                   latency_s=fabric.wan_latency_s, kind=WAN, source="as given"))  # fmt: skip
+        levels.append(fabric.wan(total, fabric.wan_bw_bytes_per_s / largest))
     return levels
 
 

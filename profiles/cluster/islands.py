@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from ...cost_models.specs.cluster import WAN, Bridge, Island, NetworkLevel
+from ...cost_models.specs.cluster import Bridge, Island, NetworkLevel
 from .fabric import Fabric, Group, assemble
 
 UNSHARED = 1e18  # bytes/s of a line that nothing narrows (JSON has no infinity)
@@ -63,7 +63,7 @@ def _bridge(
     link = NetworkLevel(name="between", size=size, bw_bytes_per_s=slower.bw_bytes_per_s, latency_s=latency_s,
                         kind=slower.kind, source=slower.source)  # fmt: skip
     if places[ends[0]][1] != places[ends[1]][1]:
-        link = replace(link, name=WAN, kind=WAN, latency_s=fabric.wan_latency_s, source="as given")
+        link = fabric.wan(size, slower.bw_bytes_per_s)
         return Bridge(ends=ends, link=link, gpus_per_node=min(per_node), node_bytes_per_s=UNSHARED,
                       trunk_bytes_per_s=fabric.wan_bw_bytes_per_s)  # fmt: skip
     if fabric.between is not None:
