@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .iteration import ServingConstants
+from .constants import ServingConstants
 from .lengths import RequestLengths
 
 

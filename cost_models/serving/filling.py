@@ -7,7 +7,8 @@ from statistics import NormalDist
 import numpy as np
 
 from ..arrays import Array
-from .iteration import ServingConstants, iteration_seconds
+from .constants import ServingConstants
+from .iteration import iteration_seconds
 from .lengths import RequestLengths
 from .pool import Pool
 from .room import PassSeconds, room_queue, whole_passes

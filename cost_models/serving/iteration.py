@@ -8,33 +8,16 @@ import numpy as np
 
 from ..arrays import Array
 from ..rates import collectives
+from .constants import ServingConstants
+from .image_placement import placement
 from .kernel_counts import TOWER_KERNELS
 from .messages import REDUCTIONS_PER_LAYER, collectives_s, messages_s, sum_s
 from .methods import PLAIN, Methods
 from .pool import ACTIVATION_BYTES, Pool, dense_of_rank
-from .seen_images import placement
 
 _NORM_BYTES = 16.0  # per element of the hidden state and layer: two norms read and write it and the residual stream
 _ROUTED_BYTES = 8.0  # per element of a token's copy: into the order of the experts and back, each read and written
 _HALF_TILE = 32.0  # rows of a tile of the smallest products that an expert leaves empty in the mean
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingConstants:
-    """The fitted constants, the same for all models, GPUs and engines (profiles/catalogue/measured/serving.yaml)."""
-
-    compute_share: float  # rate of products over that of a training step's
-    bandwidth_share: float  # rate of reading weights over the bandwidth that a training step's products reach
-    narrow_share: float  # of that rate, what weights of 4 bits are read at: kernels unpack and scale them
-    expert_share: float  # rate of routed experts over those of dense blocks
-    cache_share: float  # rate of reading the KV cache over the same bandwidth
-    short_s: float  # that a kernel takes beside its reads and products: it is too short to fill a GPU
-    latency_share: float  # latency of an engine's own collective over NCCL's
-    traffic_share: float  # bandwidth of an engine's own collective over NCCL's
-    sequence_s: float  # of the host, per sequence of an iteration of a group: scheduling, sampling, detokenising
-    burst: float  # prompts of equal length that come together, over the root of those that run
-    prompt_token_s: float  # of the front end, per token of a prompt: tokenising, hashing of blocks
-    step_s: float  # of the host per iteration, which no overlap with the iteration before hides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,12 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from ..arrays import Array, Mask
+from .constants import ServingConstants
 from .filling import filling_state
-from .iteration import Batch, ServingConstants, iteration_seconds
+from .image_placement import front_s
+from .iteration import Batch, iteration_seconds
 from .pool import Pool
 from .room import decoders_queue, whole_passes
-from .seen_images import front_s
 from .service import BUSIEST, FULLEST, PROBE, ROUNDS, Load, Service
 from .stages import Rounds, pipeline_s, prompt_seconds
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ..arrays import Array
 from ..rates import collectives
+from .constants import ServingConstants
 from .pool import ACTIVATION_BYTES, Pool
-
-if TYPE_CHECKING:
-    from .iteration import ServingConstants
 
 _STAGE_TENSORS = 2.0  # hidden states and the residual (vLLM 0.32, LlamaModel.forward)
 REDUCTIONS_PER_LAYER = 2.0  # after attention and after the feed-forward block (Megatron-LM, arXiv 1909.08053)

@@ -8,8 +8,9 @@ from statistics import NormalDist
 import numpy as np
 
 from ..arrays import Array, Mask
+from .constants import ServingConstants
 from .filling import filling_latencies
-from .iteration import ServingConstants, iteration_seconds
+from .iteration import iteration_seconds
 from .lengths import RequestLengths
 from .load import by_phase, decoding_batch, prompt_iterations, queued
 from .phases import growth

@@ -11,7 +11,8 @@ from statistics import NormalDist
 import numpy as np
 
 from ..arrays import Array
-from .iteration import Batch, ServingConstants, iteration_seconds
+from .constants import ServingConstants
+from .iteration import Batch, iteration_seconds
 from .pool import Pool
 
 _QUANTILES = 256  # of a distribution of lengths

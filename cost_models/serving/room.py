@@ -8,7 +8,8 @@ from statistics import NormalDist
 import numpy as np
 
 from ..arrays import Array
-from .iteration import Batch, ServingConstants, iteration_seconds
+from .constants import ServingConstants
+from .iteration import Batch, iteration_seconds
 from .pool import Pool
 from .service import PROBE, Load, RoomWaits
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .arrivals import Arrivals, Request
-from .iteration import Batch, ServingConstants, iteration_seconds
+from .constants import ServingConstants
+from .iteration import Batch, iteration_seconds
 from .pool import Pool
 
 

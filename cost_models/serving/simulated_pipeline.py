@@ -19,7 +19,8 @@ import numpy as np
 
 from ..arrays import Array
 from .arrivals import Arrivals, Request
-from .iteration import Batch, ServingConstants, iteration_seconds
+from .constants import ServingConstants
+from .iteration import Batch, iteration_seconds
 from .pool import Pool
 
 _POINTS = 33  # tokens of a sequence at which an iteration without prompts is priced; its seconds lie on lines between

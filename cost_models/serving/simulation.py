@@ -8,7 +8,7 @@ import numpy as np
 
 from ..arrays import Array
 from .arrivals import Arrivals, Requests
-from .iteration import ServingConstants
+from .constants import ServingConstants
 from .pool import Pool
 from .simulated_passes import Passes
 from .simulated_pipeline import Pipeline

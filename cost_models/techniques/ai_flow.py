@@ -19,7 +19,7 @@ def _sees(pool: Pool, knobs: Knobs) -> NDArray[np.bool_]:
 
 
 def _on_pool(pool: Pool, knobs: Knobs) -> Pool:
-    """The user is `uplink` away. The cuts follow from the rates (`cost_models/serving/seen_images.py`)."""
+    """The user is `uplink` away. The cuts follow from the rates (`cost_models/serving/image_placement.py`)."""
     if not knobs["uplink_mbit_per_s"]:
         return pool
     methods = replace(

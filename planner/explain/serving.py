@@ -13,10 +13,11 @@ import numpy as np
 
 from ...cost_models.arrays import Array
 from ...cost_models.rates.collectives import Curve
-from ...cost_models.serving.iteration import Batch, ServingConstants, iteration_seconds
+from ...cost_models.serving.constants import ServingConstants
+from ...cost_models.serving.image_placement import front_s, placement
+from ...cost_models.serving.iteration import Batch, iteration_seconds
 from ...cost_models.serving.load import decoding_batch
 from ...cost_models.serving.pool import Pool
-from ...cost_models.serving.seen_images import front_s, placement
 from ..document.base import DocumentPart
 from ..document.serving_plan import ServingCandidate, ServingPlan
 from ..drivers.serving import demand_of

@@ -10,10 +10,11 @@ import numpy as np
 
 from ...cost_models.arrays import Array, Mask
 from ...cost_models.serving.arrivals import Requests
-from ...cost_models.serving.iteration import Batch, ServingConstants, iteration_seconds
+from ...cost_models.serving.constants import ServingConstants
+from ...cost_models.serving.image_placement import front_s, placement
+from ...cost_models.serving.iteration import Batch, iteration_seconds
 from ...cost_models.serving.phases import growth, phases
 from ...cost_models.serving.pool import Pool
-from ...cost_models.serving.seen_images import front_s, placement
 from ...cost_models.serving.service import Service
 from ...cost_models.serving.simulation import Simulated, simulate
 from ..document.serving_plan import (

@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 
 from ...cost_models.arrays import Array, Ints, Mask
-from ...cost_models.serving.iteration import ServingConstants
+from ...cost_models.serving.constants import ServingConstants
 from ...cost_models.serving.phases import sent_bytes
 from ...cost_models.serving.pool import Pool
 from ...cost_models.serving.served_model import keeps_states

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from ...cost_models.arrays import Array, Ints
-from ...cost_models.serving.iteration import ServingConstants
+from ...cost_models.serving.constants import ServingConstants
 from ...cost_models.serving.load import steady_state
 from ...cost_models.serving.pool import Pool
 from ...cost_models.serving.service import Load, Service
@@ -181,7 +181,7 @@ def text_of(fitted: Fit, num_runs: int) -> str:
     """profiles/catalogue/measured/serving.yaml."""
     lines = [
         f"# Constants of serving, fitted to {num_runs} published runs of engines by planner/serving/fit.py.",
-        "# Their meaning: ServingConstants in cost_models/serving/iteration.py. Seconds and shares.",
+        "# Their meaning: ServingConstants in cost_models/serving/constants.py. Seconds and shares.",
         "constants:",
         *(f"  {name}: {value:.4g}" for name, value in asdict(fitted.constants).items()),
         "# Host seconds of an iteration that takes prompts, per 1,000 kernels that it launches for them",

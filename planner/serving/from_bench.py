@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...cost_models.arrays import Array, Mask
-from ...cost_models.serving.iteration import ServingConstants
+from ...cost_models.serving.constants import ServingConstants
 from ...cost_models.serving.lengths import RequestLengths
 from ...cost_models.serving.load import steady_state
 from ...cost_models.serving.pool import Pool

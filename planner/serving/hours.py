@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from ...cost_models.arrays import Ints, Mask
-from ...cost_models.serving.iteration import ServingConstants
+from ...cost_models.serving.constants import ServingConstants
 from ..document.serving_plan import HourlyService
 from .pairs import TIE
 from .promises import ROUNDING, Promises, priced

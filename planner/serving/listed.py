@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...cost_models.serving.iteration import ServingConstants
+from ...cost_models.serving.constants import ServingConstants
 from ...cost_models.techniques.base import Applied
 from ...cost_models.techniques.registry import SERVING, applied
 from ...errors import InputError

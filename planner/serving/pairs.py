@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...cost_models.arrays import Array, Ints, Mask
-from ...cost_models.serving.iteration import ServingConstants
+from ...cost_models.serving.constants import ServingConstants
 from ...cost_models.serving.pool import Pool
 from .promises import ROUNDING, Promises, largest_load, priced
 from .search import Fleet

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from ...cost_models.arrays import Array, Ints, Mask
-from ...cost_models.serving.iteration import ServingConstants
+from ...cost_models.serving.constants import ServingConstants
 from ...cost_models.serving.lengths import RequestLengths
 from ...cost_models.serving.load import steady_state
 from ...cost_models.serving.percentiles import Latencies, latencies

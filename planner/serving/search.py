@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...cost_models.arrays import Array, Ints, Mask
-from ...cost_models.serving.iteration import ServingConstants
+from ...cost_models.serving.constants import ServingConstants
 from ...cost_models.serving.pool import Pool
 from .instance import Instance, pool
 from .promises import ROUNDING, Promises, holds_a_sequence, largest_load, priced

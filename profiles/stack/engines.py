@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Literal, Protocol
 
-from ...cost_models.serving.iteration import ServingConstants
+from ...cost_models.serving.constants import ServingConstants
 from ...cost_models.serving.messages import REDUCTIONS_PER_LAYER
 from ...errors import UnknownNameError
 from ..io.folders import CATALOGUE, MEASURED

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from meshwright.cost_models.quantities import vision
 from meshwright.cost_models.rates.collectives import Curve
+from meshwright.cost_models.serving.image_placement import front_s, placement
 from meshwright.cost_models.serving.iteration import Batch, iteration_seconds
 from meshwright.cost_models.serving.load import steady_state
 from meshwright.cost_models.serving.pool import Pool
-from meshwright.cost_models.serving.seen_images import SeenImages, front_s, placement
+from meshwright.cost_models.serving.seen_images import SeenImages
 from meshwright.cost_models.specs.vision import VisionTower
 from meshwright.cost_models.specs.workload import Images
 from meshwright.profiles.model.load import load_model

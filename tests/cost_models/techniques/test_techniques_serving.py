@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from meshwright.cost_models.rates.collectives import Curve
+from meshwright.cost_models.serving.image_placement import front_s
 from meshwright.cost_models.serving.iteration import Batch, iteration_seconds
 from meshwright.cost_models.serving.load import steady_state
 from meshwright.cost_models.serving.phases import phases
 from meshwright.cost_models.serving.pool import Pool
-from meshwright.cost_models.serving.seen_images import SeenImages, front_s
+from meshwright.cost_models.serving.seen_images import SeenImages
 from meshwright.cost_models.serving.service import Load
 from meshwright.cost_models.specs.workload import Images
 from meshwright.cost_models.techniques.prompt_decoding import accepted_tokens

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from meshwright.cli.screens.serving_plan import closing
 from meshwright.cost_models.serving.arrivals import Requests
-from meshwright.cost_models.serving.iteration import ServingConstants
+from meshwright.cost_models.serving.constants import ServingConstants
 from meshwright.cost_models.serving.lengths import RequestLengths
 from meshwright.cost_models.serving.pool import Pool
 from meshwright.cost_models.serving.simulation import Simulated, simulate
