@@ -24,7 +24,8 @@ from .stacks import arriving_bytes
 from .stages import EMBEDDING, HEAD, MTP
 from .tower_memory import embedding_workspace
 from .vocabulary import KEPT_MESSAGES
-from .zeroth_order import ZerothOrder, score_bytes, unfilled_bytes, update_buffers
+from .zeroth_order import ZerothOrder
+from .zeroth_order_bytes import score_bytes, unfilled_bytes, update_buffers
 
 if TYPE_CHECKING:
     from ..problem import Problem

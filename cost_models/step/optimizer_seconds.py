@@ -9,7 +9,7 @@ from ..quantities.gradients import cast_bytes
 from ..quantities.ledger import Ledger
 from ..quantities.memory import MASTER_BYTES
 from ..quantities.stores import ADAM_BYTES
-from ..quantities.zeroth_order import noise_bytes
+from ..quantities.zeroth_order_bytes import noise_bytes
 from ..rates.rates import Rates
 from . import muon_seconds, store_seconds
 from .data_parallel import group_curve, in_pieces

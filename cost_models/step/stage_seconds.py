@@ -12,7 +12,8 @@ from ..quantities.by_code import ByCode
 from ..quantities.gradients import accumulated_bytes, accumulated_per_kind
 from ..quantities.ledger import Ledger
 from ..quantities.offloads import offloads_of
-from ..quantities.zeroth_order import ZerothOrder, noise_bytes
+from ..quantities.zeroth_order import ZerothOrder
+from ..quantities.zeroth_order_bytes import noise_bytes
 from ..rates.kernel_seconds import kernel_seconds
 from ..rates.rates import COMPONENTS, Rates
 from . import store_seconds

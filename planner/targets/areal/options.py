@@ -11,9 +11,9 @@ from ....cost_models.layouts import RECOMPUTE_MODES, Layout
 from ...document.objective import CLIP, CLIP_HIGH
 from ...document.rl_plan import RlCall
 from ..options import Settings
-from ..post_training.base import RlSetup, layout_of
 from ..post_training.core import on_core, overlaps, recomputed
 from ..post_training.overrides import Overrides
+from ..post_training.setup import RlSetup, layout_of
 
 OVERRIDES = Overrides(framework="areal", file="areal.overrides")
 OPTIMIZERS = {"adamw": "adam", "sgd": "sgd"}

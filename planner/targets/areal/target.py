@@ -10,10 +10,11 @@ from ....cost_models.specs.workload import OPERAND_BYTES
 from ....profiles.stack.engines import EngineDegrees
 from ...space.rules import Columns
 from ..post_training import limits
-from ..post_training.base import RlSetup, RlTarget, of_train, without_prediction
+from ..post_training.base import RlTarget, of_train, without_prediction
 from ..post_training.core import on_core
 from ..post_training.limits import LayoutLimit, Limits, RlStep
 from ..post_training.option_file import SCRIPT
+from ..post_training.setup import RlSetup
 from .options import OPTIMIZERS, OVERRIDES, overrides
 
 _CHECKOUT, _EXAMPLES = "AREAL_PATH", "examples"

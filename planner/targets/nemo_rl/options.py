@@ -12,9 +12,9 @@ from ....cost_models.serving.pool import MEMORY_SHARE
 from ...document.objective import CLIP_HIGH
 from ..megatron.offload import VARIABLE
 from ..options import Settings
-from ..post_training.base import RlSetup, layout_of
 from ..post_training.core import offloaded, on_core, recomputed
 from ..post_training.overrides import Overrides
+from ..post_training.setup import RlSetup, layout_of
 
 OVERRIDES = Overrides(framework="nemo-rl", file="nemo-rl.overrides")
 _POLICY, _CORE, _DTENSOR = "policy.", "policy.megatron_cfg.", "policy.dtensor_cfg."

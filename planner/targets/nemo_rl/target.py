@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ....profiles.stack.engines import EngineDegrees
 from ..post_training import limits
-from ..post_training.base import RlSetup, RlTarget, of_train, scores_first
+from ..post_training.base import RlTarget, of_train, scores_first
 from ..post_training.core import PLAIN, on_core
 from ..post_training.limits import LayoutLimit, Limits, RlStep
 from ..post_training.option_file import SCRIPT
+from ..post_training.setup import RlSetup
 from .options import OVERRIDES, overrides
 
 _CHECKOUT, _EXAMPLES = "NEMO_RL_PATH", "examples"

@@ -16,8 +16,8 @@ from ....cost_models.serving.pool import MEMORY_SHARE
 from ...document.objective import CLIP, CLIP_HIGH
 from ..options import Settings
 from ..post_training.arguments import Arguments
-from ..post_training.base import RlSetup, layout_of
 from ..post_training.limits import RlStep
+from ..post_training.setup import RlSetup, layout_of
 
 ARGUMENTS = Arguments(framework="openrlhf", file="openrlhf.args")
 _MODELS = {"policy": "actor", "reference": "ref", "critic": "critic", "reward": "reward"}

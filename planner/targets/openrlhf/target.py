@@ -5,9 +5,10 @@ from __future__ import annotations
 from ....cost_models.serving.pool import MEMORY_SHARE
 from ....profiles.stack.engines import EngineDegrees
 from ..post_training import limits
-from ..post_training.base import RlSetup, RlTarget, of_train, scores_first, without_prediction
+from ..post_training.base import RlTarget, of_train, scores_first, without_prediction
 from ..post_training.limits import LayoutLimit, Limits, RlStep
 from ..post_training.option_file import SCRIPT
+from ..post_training.setup import RlSetup
 from .options import ARGUMENTS, arguments, engine_share, engine_weights_bytes, staying_bytes
 
 _BEYOND = "--data.prompt_dataset ... --reward.remote_url ... --actor.adam.lr 1e-6"

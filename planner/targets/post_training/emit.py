@@ -5,8 +5,8 @@ from __future__ import annotations
 from ....errors import UnsupportedError
 from ...document.rl_plan import RlPlan
 from ..emit import Emitted
-from .base import RlSetup
 from .registry import rl_target
+from .setup import RlSetup
 
 
 def emit_rl(plan: RlPlan, to: str, choice: int = 1, name: str = "plan") -> Emitted:

@@ -11,7 +11,7 @@ from ....errors import FieldProblem
 from ..launchers.base import comment
 from ..option_lists import OptionList, option_list
 from ..options import Settings
-from .base import RlSetup
+from .setup import RlSetup
 
 SCRIPT = "launch.sh"
 

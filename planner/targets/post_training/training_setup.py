@@ -12,7 +12,7 @@ from ...document.candidate import Candidate, Chunk
 from ...document.placement import Placement
 from ...document.rl_plan import RlCall
 from ..setup import Setup
-from .base import RlSetup, layout_of
+from .setup import RlSetup, layout_of
 
 
 def trained_model(model: ModelSpec) -> ModelSpec:

@@ -15,8 +15,8 @@ from ..megatron.model import MODEL
 from ..megatron.options import LAYOUT
 from ..options import Settings, Table
 from ..post_training.arguments import Arguments
-from ..post_training.base import RlSetup, layout_of
 from ..post_training.core import overlaps
+from ..post_training.setup import RlSetup, layout_of
 from ..post_training.training_setup import training_setup
 
 ARGUMENTS = Arguments(framework="slime", file="slime.args", submits=True, open_prefixes=("--router-",))

@@ -9,10 +9,11 @@ from ..megatron.cannot_build import cannot_build
 from ..megatron.target import CHECKOUT as MEGATRON
 from ..megatron.target import CONFIG
 from ..post_training import limits
-from ..post_training.base import RlSetup, RlTarget, of_train, without_prediction
+from ..post_training.base import RlTarget, of_train, without_prediction
 from ..post_training.core import OPTIMIZERS, on_core
 from ..post_training.limits import LayoutLimit, Limits, RlStep
 from ..post_training.option_file import SCRIPT
+from ..post_training.setup import RlSetup
 from ..post_training.training_setup import trained_model
 from .options import ARGUMENTS, arguments
 

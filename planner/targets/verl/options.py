@@ -18,9 +18,9 @@ from ...space.stage_string import write_stages
 from ..megatron.offload import VARIABLE
 from ..megatron.options import CP_COMM, STRATEGIES
 from ..options import Settings
-from ..post_training.base import RlSetup, layout_of
 from ..post_training.core import OPTIMIZERS, offloaded, on_core, overlaps, recomputed
 from ..post_training.overrides import Overrides
+from ..post_training.setup import RlSetup, layout_of
 
 # A field of workers/config/critic.py that the YAML lacks. The V1 trainer takes the tokens of the critic's micro-batches
 # from it (trainer_base.py), and not from ppo_max_token_len_per_gpu.

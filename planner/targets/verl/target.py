@@ -5,10 +5,11 @@ from __future__ import annotations
 from ....profiles.stack.engines import EngineDegrees
 from ...document.rl_plan import RlCall
 from ..post_training import limits
-from ..post_training.base import RlSetup, RlTarget, without_prediction
+from ..post_training.base import RlTarget, without_prediction
 from ..post_training.core import OPTIMIZERS, on_core
 from ..post_training.limits import LayoutLimit, Limits, RlStep
 from ..post_training.option_file import SCRIPT
+from ..post_training.setup import RlSetup
 from . import dynamic_degrees
 from .options import DEGREES, ENGINES, OVERRIDES, degrees, overrides
 

@@ -9,8 +9,8 @@ from typing import Any
 from meshwright.cost_models.layouts import RECOMPUTE_MODES, Layout
 from meshwright.planner.api import plan_rl
 from meshwright.planner.document.rl_plan import RlCall, RlPlan
-from meshwright.planner.targets.post_training.base import RlSetup
 from meshwright.planner.targets.post_training.registry import rl_target
+from meshwright.planner.targets.post_training.setup import RlSetup
 
 _WHERE: dict[str, Any] = {"cluster": "4xh100-sxm-80gb", "output": 300, "prompts": 16}
 _DENSE: tuple[dict[str, Any], ...] = (

@@ -13,10 +13,10 @@ from meshwright.cost_models.layouts import Layout
 from meshwright.planner.api import plan_rl
 from meshwright.planner.document.rl_plan import RlPlan
 from meshwright.planner.targets.areal.options import backend
-from meshwright.planner.targets.post_training.base import RlSetup
 from meshwright.planner.targets.post_training.check import check_rl
 from meshwright.planner.targets.post_training.emit import emit_rl
 from meshwright.planner.targets.post_training.registry import rl_target
+from meshwright.planner.targets.post_training.setup import RlSetup
 
 from meshwright.errors import UnsupportedError
 

@@ -12,10 +12,10 @@ from meshwright.planner.api import plan_rl
 from meshwright.planner.document.rl_plan import RlPlan
 from meshwright.planner.request.reinforcement import RlRequest
 from meshwright.planner.serving.instance import InstanceLayout
-from meshwright.planner.targets.post_training.base import RlSetup
 from meshwright.planner.targets.post_training.emit import emit_rl
 from meshwright.planner.targets.post_training.limits import BF16, LayoutLimit, Limits
 from meshwright.planner.targets.post_training.registry import RL_TARGETS
+from meshwright.planner.targets.post_training.setup import RlSetup
 from meshwright.planner.workflows.prices import Prices
 from meshwright.planner.workflows.resolve import rl_problem_of
 

@@ -11,9 +11,9 @@ import pytest
 from meshwright.cost_models.layouts import CP_ALGORITHMS, RECOMPUTE_MODES, Layout
 from meshwright.planner.api import plan_rl
 from meshwright.planner.document.rl_plan import RlPlan
-from meshwright.planner.targets.post_training.base import RlSetup
 from meshwright.planner.targets.post_training.check import check_rl
 from meshwright.planner.targets.post_training.emit import emit_rl
+from meshwright.planner.targets.post_training.setup import RlSetup
 
 from meshwright.errors import UnsupportedError
 
