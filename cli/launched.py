@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from ..runtime.report import Event, Recorder
     from ..runtime.restarts import Recovery
     from ..runtime.settings import Settings
+
+
+_RECENT = 20  # steps that tell how long the rest takes
 
 
 def show_notes(job: Job, notes: list[str], show_line: Callable[[str], None], *, scaled: bool) -> None:
@@ -84,13 +88,20 @@ def _train(
     """Runs all ranks of this node and shows their events. A run that stops early keeps its report all the same."""
     from ..runtime import restarts
     from ..runtime.report import event_line
+    from .screens import launch as screen
+
+    recent = deque[float](maxlen=_RECENT)  # seconds of the last steps
 
     def on_event(event: Event) -> None:
         if settings.planned_dtype and event["event"] == "checkpoint":
             return
         recorder.add(event)
-        progress(len(recorder.steps), settings.steps, "steps")
-        if line := event_line(event, recorder.job):
+        line = event_line(event, recorder.job)
+        if event["event"] == "step":
+            progress(event["step"], settings.steps, "steps")
+            recent.append(event["step_s"])
+            line += screen.left_text(settings.steps - event["step"], recent)
+        if line:
             (terminal.warn if event["event"] in ("not_saved", "not_copied", "not_logged") else terminal.show_line)(line)
 
     try:
@@ -139,6 +150,8 @@ def _checked(terminal: Terminal, recorder: Recorder, settings: Settings) -> dict
         moved = screen.moved_line(recorder.job, recorder.transfers or {})
         terminal.show([screen.calls_table(recorder.job, recorder.steps), screen.CALLS_PLANNED, *[moved] * bool(moved)])
         return {}
+    if recorder.steps:
+        terminal.show_line(screen.summary_line(recorder.steps, recorder.job))
     stages = pricing.predicted_bytes(recorder.job, on_gpu=recorder.on_gpu)
     predicted = [stage["allocated"] for stage in stages]
     memory = parity.compare_memory(recorder.peaks(), predicted)

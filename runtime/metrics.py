@@ -20,6 +20,8 @@ from .trackers.registry import open_tracker
 
 FORMAT_VERSION = "1.0"
 _OF_STEP = ("loss", "gradient_norm", "learning_rate", "step_s", "tokens_per_s", "mfu")
+_OF_POST_TRAINING = ("reward", "margin", "loss", "gradient_norm", "critic_loss", "critic_gradient_norm", "answer_len",
+                     "learning_rate", "step_s")  # fmt: skip
 
 
 class Metrics:
@@ -73,11 +75,23 @@ class Metrics:
                 self.tracker.close()
 
     def _values(self, event: Event) -> Mapping[str, Any]:
+        if "calls" in event:
+            return _of_post_training(event)
         tokens = {"tokens": self.job.tokens_until(event["step"])}
         if event["event"] == "evaluation":
-            return {"evaluation_loss": event["loss"] if math.isfinite(event["loss"]) else None, **tokens}
+            return {"evaluation_loss": _finite(event["loss"]), **tokens}
         return {**{name: event.get(name) for name in _OF_STEP}, "predicted_step_s": self.job.predicted_step_s,
                 "predicted_mfu": self.job.predicted_mfu, **tokens}  # fmt: skip
+
+
+def _of_post_training(event: Event) -> Mapping[str, Any]:
+    """The results of a step of post-training, and the seconds of each call: `generate_s`, `train_critic_s`."""
+    seconds = {f"{name.replace('-', '_').replace(' ', '_')}_s": taken for name, taken in event["calls"].items()}
+    return {**{name: _finite(event[name]) for name in _OF_POST_TRAINING if name in event}, **seconds}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _append(path: Path, line: str) -> str | None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _NOT_OF_LENGTHS = ("choice", "eval_data", "order", "planned_dtype", "compile")  # settings
 _OF_PAIRS = ("shuffle", "data", "init_from")  # of post-training on pairs that are given
 _NOT_OF_POST_TRAINING = ("eval_data", "order", "planned_dtype", "compile", "end_token", "check_parity", "copy_every",
-                         "balance_experts", "metrics", "tracker")  # fmt: skip
+                         "balance_experts")  # fmt: skip
 
 
 def _refuse(settings: Settings, names: Sequence[str], plan: str) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from .checkpoint.saver import Saver
 from .compiling import compile_layers
 from .data import WrongTokens
 from .failures import RunFailed
+from .job import Job
 from .metrics import Metrics
 from .rehearsal.memory import PeakMemory, cpu_peaks, forget_resident_peak, gpu_peaks
 from .report import EVENT_PREFIX, PEAKS, Event, Recorder, event_line
@@ -116,16 +118,31 @@ class Training:
             self._report(event)
 
     def _report(self, event: Event) -> None:
-        problem = None if self.metrics is None else self.metrics.write(event)
-        tell(event, self.settings, self.recorder)
-        if problem is not None:
-            tell(problem, self.settings, self.recorder)
+        report(event, self.metrics, self.settings, self.recorder)
 
     def _peaks(self, peak_bytes: Sequence[int]) -> dict[str, list[int]]:
         world, device = self.trainer.mesh["world"], self.trainer.device
         peaks = torch.zeros(len(peak_bytes), world.size, dtype=torch.int64, device=device)
         peaks[:, world.rank] = torch.tensor(peak_bytes, device=device)
         return dict(zip(PEAKS, world.all_reduce(peaks).tolist(), strict=False))
+
+
+def open_metrics(settings: Settings, job: Job, recorder: Recorder, done: int) -> Metrics | None:
+    """The metrics after `done` finished steps. Rank 0 writes those of all ranks; None on the others."""
+    if dist.get_rank() != 0 or settings.metrics is settings.tracker is None:
+        return None
+    metrics = Metrics(job, done, None if settings.metrics is None else Path(settings.metrics), settings.tracker)
+    if metrics.not_started is not None:
+        tell(metrics.not_started, settings, recorder)
+    return metrics
+
+
+def report(event: Event, metrics: Metrics | None, settings: Settings, recorder: Recorder) -> None:
+    """Writes the metrics of an event, and sends it."""
+    problem = None if metrics is None else metrics.write(event)
+    tell(event, settings, recorder)
+    if problem is not None:
+        tell(problem, settings, recorder)
 
 
 def tell(event: Event, settings: Settings, recorder: Recorder) -> None:

@@ -33,7 +33,6 @@ from .checkpoint.states import TrainerStates
 from .compiling import check_compiler
 from .failures import TERMINATED
 from .job import Job
-from .metrics import Metrics
 from .mixed_lengths.trainer import trainer_of
 from .parallel.comm import CommunicationError, backend_reason
 from .parallel.mesh import build_mesh
@@ -46,7 +45,7 @@ from .settings import Settings, prepare
 from .status import Status
 from .techniques.registry import check_device
 from .trainer import Trainer
-from .training import Training, tell
+from .training import Training, open_metrics, tell
 
 
 def main(argv: Sequence[str]) -> int:
@@ -99,7 +98,8 @@ def _run(settings: Settings, status: Status, terminated: threading.Event) -> boo
         tell({"event": "initialised", "folder": job.init_from, **pretrained.summary(job.dtype)}, settings, recorder)
     saver, done = resumed(TrainerStates(trainer), settings, recorder)
     copies = _copies(trainer, settings, recorder, done)
-    training = Training(trainer, settings, recorder, saver, copies, terminated, _metrics(settings, job, recorder, done))
+    training = Training(trainer, settings, recorder, saver, copies, terminated,
+                        open_metrics(settings, job, recorder, done))  # fmt: skip
     peaks = training.run(done, before)
     if training.metrics is not None:
         training.metrics.close()
@@ -125,16 +125,6 @@ def _sent(trainer: Trainer, done: int) -> Event:
     sent[world.rank] = torch.tensor([*trainer.exchange.sent_bytes(), planned], dtype=torch.float64)
     columns = world.all_reduce(sent).T.tolist()
     return {"exchanged": dict(zip(("sent_bytes", "scale_bytes", "ledger_bytes"), columns, strict=True))}
-
-
-def _metrics(settings: Settings, job: Job, recorder: Recorder, done: int) -> Metrics | None:
-    """Rank 0 writes the metrics of all ranks."""
-    if dist.get_rank() != 0 or settings.metrics is settings.tracker is None:
-        return None
-    metrics = Metrics(job, done, None if settings.metrics is None else Path(settings.metrics), settings.tracker)
-    if metrics.not_started is not None:
-        tell(metrics.not_started, settings, recorder)
-    return metrics
 
 
 def _copies(trainer: Trainer, settings: Settings, recorder: Recorder, done: int) -> MemoryCopies | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from ...cost_models.quantities.memory import engine_bytes
@@ -113,6 +113,25 @@ def moved_line(job: RlJob, received: Mapping[str, Sequence[int]]) -> str:
 
 def _share(seconds: float, step_s: float) -> str:
     return f"{text.significant(seconds)} ({seconds / step_s:.0%})"
+
+
+def left_text(number: int, recent: Sequence[float]) -> str:
+    """The time that `number` more steps take by the median of recent ones, which are not all of the first two."""
+    return f"  {text.duration(number * median(recent))} left" if number and len(recent) > 2 else ""
+
+
+def summary_line(steps: Sequence[Event], job: Job) -> str:
+    """Steps, tokens and time of a run, and its usual step beside the planned one."""
+    first, last, total_s = steps[0], steps[-1], sum(step["step_s"] for step in steps)
+    tokens = job.tokens_until(last["step"]) - job.tokens_until(first["step"] - 1)
+    usual = {name: median(step[name] for step in steps if name in step)
+             for name in ("step_s", "tokens_per_s", "mfu") if name in last}  # fmt: skip
+    planned = f" (predicted {job.predicted_step_s:.3g} s)" if job.predicted_step_s else ""
+    if "mfu" in usual:
+        planned += f", MFU {usual['mfu']:.1%} (predicted {job.predicted_mfu or 0:.1%})"
+    return (f"trained steps {first['step']} to {last['step']}: {tokens:,} tokens in {text.duration(total_s)}, loss "
+            f"{first['loss']:.4f} to {last['loss']:.4f}; median step {usual['step_s']:.3g} s{planned}, "
+            f"{usual['tokens_per_s']:,.0f} tokens/s")  # fmt: skip
 
 
 def memory_table(memory: Sequence[parity.StageMemory]) -> RenderableType:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,10 +16,10 @@ from ..checkpoint.pretrained import Pretrained
 from ..checkpoint.resuming import resumed
 from ..checkpoint.saver import Saver
 from ..parallel.mesh import ProcessGroupFactory
-from ..report import Recorder
+from ..report import Event, Recorder
 from ..settings import Settings
 from ..status import Status
-from ..training import tell
+from ..training import open_metrics, report, tell
 from .job import RlJob
 from .loop import Loop
 from .states import LoopStates
@@ -32,7 +34,11 @@ def run(
     loop = _loop(job, factory, device, settings, recorder)
     tell({"event": "transfers", "received_bytes": loop.received_bytes()}, settings, recorder)
     saver, done = resumed(LoopStates(loop), settings, recorder)
-    stopped = _steps(loop, done, saver, settings, recorder, terminated)
+    metrics = open_metrics(settings, job, recorder, done)
+    on_event = partial(report, metrics=metrics, settings=settings, recorder=recorder)
+    stopped = _steps(loop, done, saver, on_event, settings.checkpoint_every, terminated)
+    if metrics is not None:
+        metrics.close()
     status.set("ending")
     if loop.trainer is not None:
         loop.trainer.settle()
@@ -61,23 +67,24 @@ def _loop(
 
 
 def _steps(
-    loop: Loop, done: int, saver: Saver | None, settings: Settings, recorder: Recorder, terminated: threading.Event
+    loop: Loop, done: int, saver: Saver | None, on_event: Callable[[Event], None], save_every: int,
+    terminated: threading.Event,
 ) -> bool:  # fmt: skip
     """The steps after the first `done`, and the checkpoints between them. Whether a rank was signalled to end before
     the last step."""
     steps, stop, index = loop.job.steps, False, done - 1
     for index in range(done, steps):
         event, stop = loop.step(index, stop=terminated.is_set())
-        tell(event, settings, recorder)
+        on_event(event)
         last = stop or index + 1 == steps
-        due = last or (index + 1) % settings.checkpoint_every == 0
+        due = last or (index + 1) % save_every == 0
         for saved in () if saver is None else saver.after(index + 1, due=due):
-            tell(saved, settings, recorder)
+            on_event(saved)
         if last:
             break
     for saved in () if saver is None else saver.finished(wait=True):
-        tell(saved, settings, recorder)
+        on_event(saved)
     stopped = stop and index + 1 < steps
     if stopped:
-        tell({"event": "terminated", "step": index + 1}, settings, recorder)
+        on_event({"event": "terminated", "step": index + 1})
     return stopped

@@ -122,7 +122,8 @@ def test_torchrun_trains_the_documents_that_the_plan_counted(tmp_path: Path) -> 
              "--shuffle")  # fmt: skip
     code, out, err = finish(start(*words))
     assert code == 0, out + err
-    assert "step 2" in " ".join((out + err).split()).lower()
+    assert "step 2/2" in out
+    assert f"trained steps 1 to 2: {sum(batch.num_tokens for batch in batches)} tokens in " in " ".join(out.split())
 
 
 def test_pieces_are_not_shuffled() -> None:

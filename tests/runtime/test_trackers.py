@@ -31,6 +31,19 @@ def step(number: int, loss: float) -> dict[str, Any]:
             "tokens_per_s": 32.0}  # fmt: skip
 
 
+def test_metrics_of_post_training_have_results_and_seconds_of_calls(tmp_path: Path) -> None:
+    """A value that is not finite is null, because JSON has none."""
+    metrics = Metrics(JOB, 0, tmp_path / "run.jsonl", None)
+    results = {"reward": 0.25, "loss": math.inf, "gradient_norm": 1.0, "critic_loss": 0.5, "answer_len": 15.5}
+    calls = {"generate": 2.0, "train-critic": 1.0, "new weights": 0.5}
+    assert metrics.write({"event": "step", "step": 1, **results, "learning_rate": 0.1, "step_s": 4.0,
+                          "calls": calls}) is None  # fmt: skip
+    line = json.loads((tmp_path / "run.jsonl").read_text())
+    assert line.pop("time") > 0
+    assert line == {**results, "format_version": "1.0", "step": 1, "loss": None, "learning_rate": 0.1, "step_s": 4.0,
+                    "generate_s": 2.0, "train_critic_s": 1.0, "new_weights_s": 0.5}  # fmt: skip
+
+
 def trained(tracker: str, path: Path) -> Values:
     """Three steps, then the second one again from a checkpoint before it. Returns the values of the JSON lines."""
     for done, losses in ((0, (4.0, 3.5, 3.0)), (1, (3.25,))):

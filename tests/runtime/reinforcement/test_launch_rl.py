@@ -71,10 +71,15 @@ def test_a_small_plan_is_not_scaled_up(tmp_path: Path, gpus: int, lag: int, rank
 
 @pytest.mark.slow
 def test_a_rehearsal_runs_and_shows_planned_times(tmp_path: Path) -> None:
-    path, report = planned(tmp_path, lag=1, kl=True), tmp_path / "run.json"
-    code, out, err = finish(start(str(path), "--scale-down", "--steps", "3", "--report", str(report)))
+    path, report, lines = planned(tmp_path, lag=1, kl=True), tmp_path / "run.json", tmp_path / "run.jsonl"
+    code, out, err = finish(start(str(path), "--scale-down", "--steps", "3", "--report", str(report),
+                                  "--metrics", str(lines)))  # fmt: skip
     assert code == 0, out + err
     steps = json.loads(report.read_text())["steps"]
+    written = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [line["step"] for line in written] == [1, 2, 3]
+    assert [line["reward"] for line in written] == pytest.approx([step["reward"] for step in steps])
+    assert [line["train_s"] for line in written] == pytest.approx([step["calls"]["train"] for step in steps])
     assert [step["step"] for step in steps] == [1, 2, 3]
     assert all(0 <= step["reward"] <= 1 and step["calls"]["train"] > 0 for step in steps)
     assert "planned s" in out
