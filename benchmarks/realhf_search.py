@@ -2,7 +2,7 @@
 
     python benchmarks/realhf_search.py [SECONDS]
 
-prints, for PPO of LLaMA on 8 to 128 H100, the step that each finds and the seconds that it takes. ReaLHF's is
+prints, for PPO of LLaMA on 8 to 128 A800, the step that each finds and the seconds that it takes. ReaLHF's is
 Metropolis sampling (openpsi-project/ReaLHF@be75fce9, csrc/search/search.cpp and its callers): it starts
 where every call is fastest by itself, moves one call to another candidate, evenly drawn, takes a faster placement, and
 a slower one with the chance exp(-beta x tenths of a second, rounded down). beta is 0.001 and does not fall. It ends
@@ -86,7 +86,7 @@ def main() -> None:
     print("grows   GPUs  placements  branch and bound s   step s  gap %  sampled as long  in", f"{limit_s:.0f} s")
     for scaled, gpus in CASES:
         question = question_for(GainCase(
-            id="", group="", searched=True, gpu="h100", gpus=gpus, scaled=scaled, throughput=1.0))  # fmt: skip
+            id="", group="", searched=True, gpus=gpus, scaled=scaled, throughput=1.0))  # fmt: skip
         search = search_for(question)  # its prices are worked out here: neither search pays for them
         exact_s, taken_s = timed(search.run)
         bound = min(search.tally.lower_bound_s, exact_s)

@@ -20,6 +20,7 @@ from ...cost_models.quantities.weight_bytes import weight_bytes
 from ...cost_models.serving.pool import WORKING_BYTES
 from ...cost_models.step.stage_seconds import compute_s
 from ..request.resolve import Resolved
+from ..space.rules import Rule
 
 
 class Forward(NamedTuple):
@@ -37,15 +38,17 @@ def forward_of(resolved: Resolved, layout: Layout) -> float:
 
 
 def fastest_forwards(
-    resolved: Resolved, budgets: Sequence[float], given: Mapping[str, int], parts: int | None
+    resolved: Resolved, budgets: Sequence[float], given: Mapping[str, int], parts: int | None,
+    rules: Sequence[Rule] = (),
 ) -> list[Forward]:  # fmt: skip
     """The fastest of all degrees that fit, for each budget of bytes of a GPU, the largest first; none for a budget in
-    which none do. given: fields of the layout; parts: micro-batches of a stage, None: one per sequence."""
+    which none do. given: fields of the layout; parts: micro-batches of a stage, None: one per sequence; rules: of
+    other software than the trainer."""
     degrees = [it for it in _degrees(resolved, parts) if all(getattr(it, name) == n for name, n in given.items())]
     if not degrees:
         return []
     legal = Layouts.of(degrees)
-    for rule in resolved.space.rules:
+    for rule in (*resolved.space.rules, *rules):
         legal = legal.take(rule.allows(legal, resolved.problem))
     if not len(legal):
         return []

@@ -19,7 +19,7 @@ from .graph import graph_of
 from .meshes import Mesh, sub_meshes
 from .prices import Prices
 from .problem import RlProblem
-from .realhf import PARTS_ALONE, one_layout, software
+from .realhf import GPU, PARTS_ALONE, one_layout, software
 from .resolve import rl_problem_of
 from .search import PlacementSearch
 
@@ -35,7 +35,6 @@ class GainCase:
     id: str
     group: str  # runs of the same models on the same GPUs
     searched: bool
-    gpu: str
     gpus: int
     scaled: str
     throughput: float
@@ -58,7 +57,7 @@ def read_gain_row(row: RowReader) -> GainCase | None:
         return None
     case = GainCase(
         id=row.text("id"), group=row.text("group"), searched=row.get("system") == SEARCHED, scaled=parts[2],
-        gpu=row.text("gpu").partition(" (")[0], gpus=row.whole("num_gpus"), throughput=throughput,
+        gpus=row.whole("num_gpus"), throughput=throughput,
     )  # fmt: skip
     return case if case.gpus in _gpus(case.scaled) else None
 
@@ -94,10 +93,10 @@ def question_for(case: GainCase) -> RlProblem:
     """The step that was measured."""
     grown = _SIZES[_gpus(case.scaled).index(case.gpus)]
     policy, critic = (grown if case.scaled in (name, "both") else _SIZES[0] for name in ("actor", "critic"))
-    request = RlRequest.model_validate({"model": policy, "gpu": case.gpu, "gpus": case.gpus, "workload": {
+    request = RlRequest.model_validate({"model": policy, "gpu": GPU, "gpus": case.gpus, "workload": {
         "kind": "rl", "algorithm": "ppo", "prompts": _SEQUENCES, "input": _TOKENS - _GENERATED,
         # All answers are equally long: lengths of a mean, a 90th percentile and an end one token apart.
         "output": _GENERATED - 1, "output_p90": _GENERATED, "output_max": _GENERATED + 1,
         "updates": _UPDATES, "critic": critic, "reward": critic, "old_logprobs": False,
     }})  # fmt: skip
-    return replace(rl_problem_of(request)[0], software=software(_SEQUENCES, _TOKENS), core=PLAIN)
+    return replace(rl_problem_of(request)[0], software=software(_SEQUENCES, _TOKENS, _UPDATES), core=PLAIN)

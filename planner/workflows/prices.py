@@ -149,12 +149,12 @@ class Prices:
         if rl.by_train(role):
             return self._by_train(role, gpus)
         software, given = rl.software, rl.fixed.get("infer", {})
-        parts = software.scoring_parts if software is not None else None
+        parts, rules = (software.scoring_parts, software.scoring_rules) if software is not None else (None, ())
         found = []
         for packing in rl.packings(answers, gpus):
             resolved = rl.on(role, gpus, answers, packing)
             budgets = [resolved.budget_bytes / part for part in (1, *LEAN_PARTS)]
-            found.append(fastest_forwards(resolved, budgets, given, parts))
+            found.append(fastest_forwards(resolved, budgets, given, parts, rules))
         # What fits into a smaller budget fits into the larger ones before it.
         fastest = [min((each[place] for each in found if len(each) > place), key=lambda it: it.seconds)
                    for place in range(max(map(len, found)))]  # fmt: skip

@@ -72,7 +72,7 @@ class RlProblem:
     def layout_rules(self) -> tuple[Rule, ...]:
         """Rules of the framework for layouts that train."""
         if self.software is not None:
-            return self.software.rules
+            return self.software.training_rules
         if self.target is None:
             return ()
         part = () if self.part is None else (self.part,)

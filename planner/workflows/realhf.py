@@ -5,7 +5,10 @@ of 11 April. There generation launches every kernel of every token (the use of C
 flash_generate) and sums over tensor parallelism by NCCL. Training is DeepSpeed's with ZeRO 2, under stages ZeRO 1
 (make_train_backend_config), its reductions overlap (deepspeed_utils), whole layers are recomputed, and a stage
 trains on two, scores and generates in one micro-batch for each stage (ppo_flash_interface). Its search keeps tensor
-and data parallelism of training within a node (enumerate of its search engine).
+and data parallelism of every call within a node, and gives every stage two micro-batches of a sequence or more to
+train on (find_parallel_strategies, enumerate_rpc_executions). The nodes are those of its cluster QH (AutoPPO
+experiments), which are of type a800 (QHClusterSpec); its search counts with 170 GB/s in them and 20 GB/s between them
+(comm_stats), which are links of the A800 too. The later paper (arXiv 2406.14088) has H100.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from ..space.rules import Columns, Rule
 from .problem import Fixed
 from .software import Software
 
+GPU = "a800-sxm-80gb"
 _NODE = 8  # GPUs
 _TRAINING_PARTS, _SCORING_PARTS = 2, 1  # micro-batches of a stage
 # Launches of the host, counted in 5469ca4f. A layer that decodes (attn, mlp, flash_mqat_base) has, without sums,
@@ -49,17 +53,21 @@ _NONE = ("recompute_layers", "offload", "offload_layers", "offload_modules")
 PARTS_ALONE = PostTrainingConstants(training=1.0, copies=1.0, iteration_s=0.0, step_s=0.0)
 
 
-def software(sequences: int, tokens: int) -> Software:
-    """Software with an engine that generates so many sequences of so many tokens at once, prompts first."""
+def software(sequences: int, tokens: int, updates: int) -> Software:
+    """Software with an engine that generates so many sequences of so many tokens at once, prompts first, and a trainer
+    that updates the weights so many times by them."""
     engine = Engine(
         name="realhf", chunk_tokens=16384, max_sequences=sequences, mixes_prompts=False, decodes_first=True,
         reserved_output=1.0, layer_kernels=_LAYER_LAUNCHES, split_kernels=_SUMS + _IN_PYTHON,
         token_kernels=_TOKEN_LAUNCHES,
         kernel_s=_OF_LAUNCH * load_stack("megatron-lm").host_s_per_kernel,  # whose layers its are
     )  # fmt: skip
-    return Software(engine=engine, rules=_rules(), scoring_parts=_SCORING_PARTS,
-                    generates=lambda model, layout, number:
-                    _estimated(model, layout, sequences * tokens / number) < _GPU_BYTES)  # fmt: skip
+
+    def generates(model: ModelSpec, layout: InstanceLayout, number: float) -> bool:
+        return layout.tp * number <= _NODE and _estimated(model, layout, sequences * tokens / number) < _GPU_BYTES
+
+    return Software(engine=engine, training_rules=_training_rules(sequences // updates), scoring_rules=(_IN_A_NODE,),
+                    scoring_parts=_SCORING_PARTS, generates=generates)  # fmt: skip
 
 
 def one_layout(gpus: int) -> Fixed:
@@ -80,11 +88,16 @@ def _estimated(model: ModelSpec, layout: InstanceLayout, tokens: float) -> float
     return 4.0 * (parameters + tokens * hidden * model.num_layers) / (layout.tp * layout.pp)
 
 
-def _rules() -> tuple[Rule, ...]:
-    full = RECOMPUTE_MODES.index("full")
+def _rule(name: str, fields: tuple[str, ...], allows: Callable[[Columns, Problem], Mask]) -> Rule:
+    return Rule(f"realhf: {name}", fields, allows, f"ReaLHF: {name}")
 
-    def rule(name: str, fields: tuple[str, ...], allows: Callable[[Columns, Problem], Mask]) -> Rule:
-        return Rule(f"realhf: {name}", fields, allows, f"ReaLHF: {name}")
+
+_IN_A_NODE = _rule("a node", ("tp", "dp"), lambda x, _: x["tp"] * x["dp"] <= _NODE)
+
+
+def _training_rules(sequences: int) -> tuple[Rule, ...]:
+    """Rules of training on so many sequences at once."""
+    full = RECOMPUTE_MODES.index("full")
 
     def micro_batches(x: Columns, problem: Problem) -> Mask:
         each = problem.workload.global_batch // x["dp"]
@@ -92,9 +105,11 @@ def _rules() -> tuple[Rule, ...]:
         return np.asarray(x["micro_batch"] == np.maximum(each // parts, 1))
 
     return (
-        *(rule(f"{name} {value}", (name,), lambda x, _, name=name, value=value: x[name] == value)  # type: ignore[misc]
+        *(_rule(f"{name} {value}", (name,), lambda x, _, name=name, value=value: x[name] == value)  # type: ignore[misc]
           for name, value in {**_ONE, **dict.fromkeys(_NONE, 0), "recompute": full}.items()),
-        rule("ZeRO", ("zero", "pp"), lambda x, _: x["zero"] <= np.where(x["pp"] > 1, 1, 2)),
-        rule("a node", ("tp", "dp"), lambda x, _: x["tp"] * x["dp"] <= _NODE),
-        rule("micro-batches", ("pp", "dp", "micro_batch"), micro_batches),
+        _rule("ZeRO", ("zero", "pp"), lambda x, _: x["zero"] <= np.where(x["pp"] > 1, 1, 2)),
+        _IN_A_NODE,
+        _rule("a sequence in every micro-batch", ("pp", "dp"),
+              lambda x, _: _TRAINING_PARTS * x["pp"] * x["dp"] <= sequences),
+        _rule("micro-batches", ("pp", "dp", "micro_batch"), micro_batches),
     )  # fmt: skip

@@ -16,7 +16,8 @@ class Software:
     """A program that runs all calls by limits and an engine of its own."""
 
     engine: Engine
-    rules: tuple[Rule, ...]  # of layouts that train
+    training_rules: tuple[Rule, ...]
+    scoring_rules: tuple[Rule, ...]
     scoring_parts: int  # micro-batches of a stage in a forward pass
     # Whether its search takes instances of this layout, so many of them, to generate with a model.
     generates: Callable[[ModelSpec, InstanceLayout, float], bool]

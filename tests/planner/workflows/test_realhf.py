@@ -13,7 +13,7 @@ from meshwright.profiles.model.load import load_model
 
 
 def case(scaled: str, gpus: int) -> GainCase:
-    return GainCase(id="a", group="g", searched=True, gpu="h100", gpus=gpus, scaled=scaled, throughput=1.0)
+    return GainCase(id="a", group="g", searched=True, gpus=gpus, scaled=scaled, throughput=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_no_token_is_faster_than_the_launches_of_its_kernels(symmetric: Placemen
 
 def test_whole_layers_wait_less_for_the_host() -> None:
     """One GPU: 32 layers of 7B, 29 kernels each, and 52 for the tokens, without the Python of split layers."""
-    whole, split = (software(128, 1024).engine.launch_s(32, tp=tp, pp=1) for tp in (1, 8))
+    whole, split = (software(128, 1024, 4).engine.launch_s(32, tp=tp, pp=1) for tp in (1, 8))
     assert whole == pytest.approx((32 * 29 + 52) * 40e-6 * 31 / 46.6)
     assert split == pytest.approx((32 * 46.6 + 52) * 40e-6 * 31 / 46.6)
 
@@ -65,9 +65,14 @@ def test_nothing_counts_beyond_the_parts(symmetric: PlacementResult) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scaled", "gpus", "measured"), [("actor", 16, 0.726 / 0.465), ("critic", 32, 1.711 / 1.093)])
+@pytest.mark.parametrize(("scaled", "gpus", "measured"), [
+    ("actor", 16, 0.726 / 0.465), ("actor", 64, 1.1 / 1.056), ("critic", 32, 1.711 / 1.093),
+    ("both", 128, 2.112 / 1.74),
+])  # fmt: skip
 def test_its_gain_over_one_layout(scaled: str, gpus: int, measured: float) -> None:
-    """Its own measurements of PPO, policy of 13B and critic of 34B: 1.56 and 1.57 (PFLOP/s of its weak scaling)."""
+    """Its own measurements of PPO (PFLOP/s of its weak scaling): 1.56 with a policy of 13B, 1.04 of 70B, 1.57 with a
+    critic of 34B, 1.21 with both of 70B. Those of 70B gain little because A800 read their weights for as long as the
+    host launches: on H100 they would gain 1.5 to 1.7."""
     rl = question_for(case(scaled, gpus))
     searched, one = search_for(rl).run(), search_for(replace(rl, fixed=one_layout(gpus))).together()
     assert searched is not None
@@ -78,10 +83,12 @@ def test_its_gain_over_one_layout(scaled: str, gpus: int, measured: float) -> No
 def test_searched_training_keeps_to_its_limits() -> None:
     found = search_for(question_for(case("both", 32))).run()
     assert found is not None
-    for layout in (it.option.layout for it in found.placed if it.call.kind == "train"):
-        assert layout is not None
-        assert (layout.recompute, layout.vpp, layout.cp, layout.offload, layout.offload_modules) == (2, 1, 1, 0, 0)
+    for call, layout in ((it.call, it.option.layout) for it in found.placed if it.option.layout is not None):
         assert layout.tp * layout.dp <= 8
+        if call.kind != "train":
+            continue
+        assert 2 * layout.pp * layout.dp <= 128 // 4
+        assert (layout.recompute, layout.vpp, layout.cp, layout.offload, layout.offload_modules) == (2, 1, 1, 0, 0)
         assert layout.zero <= (1 if layout.pp > 1 else 2)
 
 
@@ -89,8 +96,10 @@ def test_searched_training_keeps_to_its_limits() -> None:
     # 26.9 GB of 7B twice, and 0.537 GB of each of 128 / number sequences of 1,024 tokens, of 85.9 GB.
     ("llama-2-7b", 1, 1, 8, True), ("llama-2-7b", 1, 1, 1, False), ("llama-2-7b", 2, 1, 1, True),
     # 158 GB of 34B twice.
-    ("codellama-34b", 1, 1, 32, False), ("codellama-34b", 1, 2, 16, True), ("codellama-34b", 1, 2, 8, False),
+    ("codellama-34b", 1, 1, 8, False), ("codellama-34b", 1, 2, 8, False), ("codellama-34b", 1, 4, 8, True),
+    # Tensor and data parallelism within a node.
+    ("llama-2-7b", 1, 1, 16, False), ("llama-2-7b", 8, 1, 2, False),
 ])  # fmt: skip
-def test_its_search_counts_weights_twice(model: str, tp: int, pp: int, number: float, taken: bool) -> None:
+def test_engines_that_its_search_takes(model: str, tp: int, pp: int, number: float, taken: bool) -> None:
     layout = InstanceLayout(tp=tp, attention_dp=1, pp=pp, ep=1, instances=1)
-    assert software(128, 1024).generates(load_model(model)[0], layout, number) == taken
+    assert software(128, 1024, 4).generates(load_model(model)[0], layout, number) == taken
