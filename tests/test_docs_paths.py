@@ -21,7 +21,7 @@ FOREIGN = {
         "deepspeed/runtime/bf16_optimizer.py", "deepspeed/runtime/pipe/engine.py", "deepspeed/runtime/utils.py",
         "deepspeed/runtime/zero/config.py", "deepspeed/runtime/zero/offload_config.py",
         "deepspeed/runtime/zero/stage3.py", "deepspeed/runtime/precision_config.py", "deepspeed/runtime/pipe/module.py",
-        "deepspeed/runtime/data_pipeline/constants.py",
+        "deepspeed/runtime/data_pipeline/constants.py", "deepspeed/moe/sharded_moe.py", "deepspeed/moe/mappings.py",
     ),
     "Megatron-LM": (
         "pretrain_gpt.py", "pretrain_hybrid.py", "examples/bert/pretrain_bert.py", "examples/t5/pretrain_t5.py",
@@ -44,7 +44,8 @@ FOREIGN = {
         "megatron/core/transformer/experimental_attention_variant/dsa.py",
         "megatron/core/transformer/moe/moe_layer.py", "megatron/core/transformer/moe/paged_stash.py",
         "megatron/core/transformer/attention.py", "megatron/core/transformer/multi_token_prediction.py",
-        "megatron/core/tensor_parallel/mappings.py", "megatron/core/distributed/param_and_grad_buffer.py",
+        "megatron/core/tensor_parallel/mappings.py", "megatron/core/tensor_parallel/layers.py",
+        "megatron/core/distributed/param_and_grad_buffer.py",
     ),
     "Emerging-Optimizers": ("emerging_optimizers/orthogonalized_optimizers/muon_utils.py",),
     "Megatron-Bridge": (

@@ -11,7 +11,8 @@ from ..cuda_graphs import IS_ITERATION, RANK_CAPACITY, STASH_FACTOR, has_fixed_s
 from ..offload_modules import mask_of_modules
 from ..quantities.matrix import Matrix
 from ..quantities.operation_builder import Builder
-from ..quantities.operations import Exchange, LayerOperations, MemoryTraffic, Saved, tag
+from ..quantities.operations import Axis, Exchange, LayerOperations, MemoryTraffic, Saved, tag
+from ..quantities.shards import Shard
 from ..quantities.token_dispatch import distinct_share
 from ..specs.model import MixtureOfExperts
 from . import dense
@@ -63,10 +64,9 @@ def matrices(block: MixtureOfExperts, h: int) -> Iterator[tuple[Matrix, int]]:
 def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts) -> None:
     shard, h, w = builder.shard, builder.model.hidden, builder.activation_bytes
     load = np.where(shard.ep > 1, builder.stack.moe_imbalance, 1.0)  # a rank with all experts gets every token
-    local = shard.sp_tokens  # with tp > 1, experts need sequence parallelism: each rank routes its own tokens
-    routed = block.top_k * local * load  # tokens that arrive at a rank of the expert group
-    if block.capacity_factor is not None:
-        routed = block.experts * block.capacity(local)
+    local = shard.sp_tokens  # tokens that a rank routes
+    chosen = _copies(block, local, load)
+    routed = chosen * (shard.tokens / shard.tp / local)  # copies at a rank of ep; tp shares out tokens held by all
     rows = routed * shard.etp  # gathered over expert-tensor ranks
     num_local = block.experts / shard.ep
     inner = block.expert_inner / shard.etp
@@ -85,7 +85,7 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
         sends = mask_of_modules("expert_fc1")
         ops.saved.append(Saved("dispatched tokens", builder.kept_input * rows * width, moe, sends))
     if not builder.stack.weighs_activations:
-        ops.saved.append(Saved("expert outputs", w * routed * width, moe))
+        ops.saved.append(Saved("expert outputs", w * chosen * width, moe))
     if kept.any():
         ops.saved += [Saved(f"{each.name}, room", kept * each.num_bytes, each.tag)
                       for each in ops.saved if each.tag & moe]  # fmt: skip
@@ -96,10 +96,19 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
     ops.kernels = ops.kernels + launched + builder.stack.kernels_per_expert * num_local
     ops.host_waits = ~has_fixed_shapes(shard.graphs) & (builder.stack.dropless and block.capacity_factor is None)
     ops.ep_overlap = shard.ep_overlap
-    _add_dispatch(builder, ops, block, routed, rows)
+    _add_dispatch(builder, ops, block, chosen, routed, rows)
+    _add_duplicates(ops, w * width * _copies(block, local, 1.0), w * width * rows, shard)
     if block.shared_inner:
         add_dense(builder, ops, float(block.shared_inner), block.gated, "shared")
         builder.add_tensor_parallel(ops, first=tag("shared"), last=last_of_block(builder, "shared"))
+
+
+def _copies(block: MixtureOfExperts, tokens: Array, load: Array | float) -> Array:
+    """[key] rows of the experts of these tokens: one per token and chosen expert, or the capacity of each expert. load:
+    rows of the busiest rank over the mean, where no capacity limits them."""
+    if block.capacity_factor is None:
+        return np.asarray(block.top_k * tokens * load)
+    return np.asarray(block.experts * block.capacity(tokens))
 
 
 def _add_router(builder: Builder, ops: LayerOperations, block: MixtureOfExperts, tokens: Array) -> None:
@@ -178,20 +187,23 @@ def _add_activation_steps(builder: Builder, ops: LayerOperations, block: Mixture
     ops.traffic.append(MemoryTraffic("activation in steps", forward * moved, backward * moved, tag("moe")))
 
 
-def _add_dispatch(builder: Builder, ops: LayerOperations, block: MixtureOfExperts, routed: Array, rows: Array) -> None:
-    """Tokens to the ranks of their experts, in the order of these, and back."""
+def _add_dispatch(
+    builder: Builder, ops: LayerOperations, block: MixtureOfExperts, chosen: Array, routed: Array, rows: Array
+) -> None:  # fmt: skip
+    """Tokens to the ranks of their experts, in the order of these, and back. chosen: copies of the tokens that a rank
+    holds; routed: those that it sends; rows: those that its experts compute."""
     shard, h, w = builder.shard, block.latent or builder.model.hidden, builder.activation_bytes
     ranks = shard.ep * shard.etp
     if builder.stack.ep_dispatch == "allgather":  # all tokens of all ranks go to each of them
-        before = routed = shard.sp_tokens * ranks
-        _add_gathers(ops, w * routed * h, ranks)
+        before = chosen = shard.tokens / shard.tp * ranks
+        _add_gathers(ops, w * chosen * h, ranks)
     else:
         before = rows
         _add_all_to_alls(builder, ops, block, np.where(shard.ep > 1, routed * h, 0.0))
         _add_gathers(ops, w * rows * h, shard.etp)
     # Rows come rank by rank, and leave so; experts take them one after another.
     ops.reordered_bytes = np.where(ranks > 1, w * (before + rows) * h, 0.0)
-    _add_permutation(builder, ops, block, routed, rows)
+    _add_permutation(builder, ops, block, chosen, rows)
 
 
 def _add_permutation(
@@ -238,6 +250,21 @@ def _add_gathers(ops: LayerOperations, full: Array, size: Array) -> None:
     if full.any():
         for op in ("all_gather", "reduce_scatter"):
             ops.exchanges.append(Exchange("ep", op, full, size, np.ones_like(full), 1, 1, tag("moe")))
+
+
+def _add_duplicates(ops: LayerOperations, copies: Array, rows: Array, shard: Shard) -> None:
+    """Collectives of ranks of tp that hold the same tokens. Bytes: copies of these tokens, rows that a rank computes.
+
+    Each sends its part of the copies. Of the outputs that come back it gathers the others' part, as of the gradients in
+    the backward pass. Ranks that split an expert sum their outputs up whole and drop what is not their part, instead of
+    scattering the sums, as they do with gradients of inputs (DeepSpeed 38327e07, moe/sharded_moe.py, MOELayer.forward;
+    moe/mappings.py; deepspeedai/Megatron-DeepSpeed 4efb479d, core/tensor_parallel/layers.py, RowParallelLinear)."""
+    holds_all = (shard.tp > 1) & (shard.sp == 0)
+    gathered: tuple[tuple[Axis, Array, Array], ...] = (("tp", copies, shard.tp), ("ep", rows, shard.etp))
+    for axis, full, size in gathered:
+        sent = np.where(holds_all & (size > 1), full, 0.0)
+        if sent.any():
+            ops.exchanges.append(Exchange(axis, "all_gather", sent, size, np.ones_like(sent), 1, 1, tag("moe")))
 
 
 def _add_all_to_alls(builder: Builder, ops: LayerOperations, block: MixtureOfExperts, elements: Array) -> None:

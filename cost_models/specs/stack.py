@@ -115,6 +115,9 @@ class StackSpec:
     # Ranks of tp without sequence parallelism each keep 1/tp of the input of a recomputed layer, and gather it before
     # they recompute the layer.
     splits_layer_inputs: bool = False
+    # Experts under tp without sequence parallelism: each rank sends 1/tp of the copies of the tokens that all ranks of
+    # tp hold, and gathers what comes back. Else there are no such layouts.
+    drops_duplicate_tokens: bool = False
     # What is reduced at once after the last backward pass: buckets of many gradients; or those of every layer and end
     # of the model, and under tp, once more, those of weights that it does not split, which are summed over tp, too.
     reduces: Literal["buckets", "parts"] = "buckets"

@@ -21,7 +21,8 @@ _APART = {
                     "gnnpipe has one pipeline, and it needs replicas or shards of them"),
     **dict.fromkeys(("ladder-residual", "tokenweave", "t3", "partitioned-checkpoints"),
                     "layers of a graph network are not split over tensor-parallel GPUs"),
-    **dict.fromkeys(("comet", "fsmoe", "speculative-moe"), "a graph network has no experts"),
+    **dict.fromkeys(("comet", "fsmoe", "speculative-moe", "duplicate-token-dropping"),
+                    "a graph network has no experts"),
     **dict.fromkeys(("token-ring", "ring-self-attention"), "a graph network has no attention"),
     "vocabulary-parallel": "gnnpipe fills its pipeline by gpipe, vocabulary-parallel by 1f1b",
 }  # fmt: skip

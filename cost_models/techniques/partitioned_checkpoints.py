@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..problem import Problem
     from ..specs.stack import StackSpec
 
-_EXPERTS = "experts with tensor parallelism need sequence parallelism, and partitioned-checkpoints whole sequences"
+_EXPERTS = "partitioned-checkpoints needs whole sequences on all ranks, and no other technique of experts has them"
 _FULL = RECOMPUTE_MODES.index("full")
 
 

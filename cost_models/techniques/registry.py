@@ -19,6 +19,7 @@ from . import (
     diloco,
     distzo2,
     dparallel,
+    duplicate_token_dropping,
     econtrol,
     exflow,
     fastswitch,
@@ -68,6 +69,7 @@ TECHNIQUES: Mapping[str, Technique] = {
     module.TECHNIQUE.name: module.TECHNIQUE
     for module in (
         one_bit_adam, econtrol, diloco, co2, noloco, dadao, just_one_byte,
+        duplicate_token_dropping,
         zero_plus_plus, three_level, cpu_offload, cxl, zero_infinity, fuyou, luwu, distzo2,
         partitioned_checkpoints,
         ladder_residual, tokenweave, t3, comet, fsmoe, speculative_moe,

@@ -85,7 +85,8 @@ def _fold(x: Columns, problem: Problem) -> Mask:
 
 
 def _expert_sequence(x: Columns, problem: Problem) -> Mask:
-    return np.asarray((x["tp"] == 1) | (x["sequence_parallel"] > 0) | (not problem.model.is_moe))
+    unshared = problem.model.is_moe and not problem.stack.drops_duplicate_tokens
+    return np.asarray((x["tp"] == 1) | (x["sequence_parallel"] > 0) | (not unshared))
 
 
 def _expert_shards(x: Columns, problem: Problem) -> Mask:
@@ -184,7 +185,7 @@ RULES: tuple[Rule, ...] = (
     Rule("expert folding", ("tp", "cp", "dp", "ep", "etp"), _fold,
          "ep {ep} x etp {etp} does not divide the {ranks} ranks of a stage (tp {tp} x cp {cp} x dp {dp})"),
     Rule("expert sequence", ("tp", "sequence_parallel"), _expert_sequence,
-         "experts with tp {tp} need sequence parallelism"),
+         "experts with tp {tp} need sequence parallelism, or the technique duplicate-token-dropping"),
     Rule("expert overlap", ("ep", "ep_overlap"), lambda x, p: np.asarray((x["ep"] > 1) | (x["ep_overlap"] == 0)),
          "ep_overlap needs tokens that travel: ep {ep}"),
     Rule("graphs", ("cuda_graphs",), _graphs, "cuda_graphs {graphs_name}: the model has no such module"),

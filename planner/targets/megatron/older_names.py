@@ -15,6 +15,7 @@ from ..option_lists import Option
 from . import (
     encoders,
     engine_json,
+    expert_tokens,
     layer_inputs,
     llama_forks,
     megablocks,
@@ -198,10 +199,7 @@ def _experts(arguments: Arguments) -> None:
     if not of_deepspeed:
         given.pop("--mlp-type", None)
         return
-    if given.get("--tensor-model-parallel-size", 1) > 1 and not given.get("--sequence-parallel"):
-        # deepspeed 0.19.8, moe/sharded_moe.py: drop_tokens before the experts, gather_tokens behind them.
-        arguments.gap("--num-experts", "with tp and no sequence parallelism, ranks of tp share out tokens that all of "
-                      "them hold")  # fmt: skip
+    expert_tokens.modernise(arguments)
     every = given.pop("--expert-interval", 2)
     layers = given.get("--num-layers", 0)
     if every > 1 and layers:

@@ -36,7 +36,10 @@ LAYOUTS = ("pp4-dp4-mbs1-z0-rnone", "pp4-dp4-mbs2-z3-rnone", "pp4-dp4-mbs2-z0-rn
            "dp16-sh8-mbs16-z3-rfull-oact", "dp16-sh4-mbs1-z1-rnone-oact",
            "tp2-nosp-dp8-mbs1-z0-rfull", "tp2-nosp-dp8-mbs1-z3-rfull", "tp2-nosp-dp8-mbs32-z3-rfull",
            "tp2-nosp-dp8-sh4-mbs1-z1-rfull", "tp2-nosp-pp2-dp4-mbs1-z0-rfull", "tp2-nosp-cp2r-dp4-mbs1-z0-rfull",
-           "tp2-nosp-dp8-mbs1-z0-rfull-oact", "tp2-nosp-pp4-dp2-mbs1-z0-rfull", *GRAPHS)  # fmt: skip
+           "tp2-nosp-dp8-mbs1-z0-rfull-oact", "tp2-nosp-pp4-dp2-mbs1-z0-rfull",
+           "tp2-nosp-dp8-ep2-mbs1-z0-rnone", "tp2-nosp-dp8-ep2-mbs32-z3-rnone", "tp2-nosp-dp8-ep2-mbs1-z3-rfull",
+           "tp2-nosp-dp8-ep2-mbs1-z0-rfull-oact", "tp2-nosp-dp8-sh4-ep2-mbs1-z1-rfull",
+           "tp2-nosp-pp4-dp2-ep2-mbs1-z0-rfull", "tp2-nosp-cp2r-dp4-ep2-mbs1-z0-rnone", *GRAPHS)  # fmt: skip
 # Without grouped heads: TokenRing refuses them.
 DENSE = {"hidden": 2048, "layers": 8, "heads": 16, "ffn_hidden": 5504, "vocab": 32000, "max_positions": 4096}
 EXPERTS = {"hidden": 2048, "layers": 8, "heads": 16, "vocab": 32000, "max_positions": 4096,

@@ -23,6 +23,7 @@ PLAIN, SHARDED, EXPERTS = "dp16-mbs1-z0-rnone", "pp2-dp8-sh2-mbs1-z1-rfull", "tp
 GRAPH = "gcnii-reddit"  # whose step is the whole graph
 PIPELINE = "tp2-pp4-dp2-mbs1-z1-rnone"
 NO_SEQUENCE = "tp4-nosp-dp4-mbs4-z0-rfull"
+EXPERTS_HELD_TWICE = "tp2-nosp-dp8-ep8-mbs1-z1-rnone"  # which nothing trains without duplicate-token-dropping
 WEIGHTS, EXPERT_WEIGHTS = "dp16-mbs1-z3-rnone", "tp2-dp8-ep2-mbs1-z3-rfull"
 RUNS = {"1-bit-adam": ((PLAIN, "llama-3.2-1b"),),
         "diloco": ((PLAIN, "llama-3.2-1b"), (SHARDED, "llama-3.2-1b"), (EXPERTS, "mixtral-8x7b")),
@@ -34,6 +35,7 @@ RUNS = {"1-bit-adam": ((PLAIN, "llama-3.2-1b"),),
         "fuyou": (("dp16-mbs16-z3-rnone", "llama-3.2-1b"),),
         "luwu": ((WEIGHTS, "llama-3.2-1b"), (EXPERT_WEIGHTS, "mixtral-8x7b")),
         "partitioned-checkpoints": (("tp2-nosp-dp8-mbs1-z1-rfull", "llama-3.2-1b"), (NO_SEQUENCE, "llama-2-7b")),
+        "duplicate-token-dropping": ((EXPERTS_HELD_TWICE, "mixtral-8x7b"), (EXPERTS, "mixtral-8x7b")),
         "skippipe": ((PIPELINE, "llama-3.2-1b"),),
         "vocabulary-parallel": ((PIPELINE, "llama-3.2-1b"), (PIPELINE, "llama-3.1-8b")),
         "gradient-coding": ((PLAIN, "llama-3.2-1b"), (SHARDED, "llama-3.2-1b"), (WEIGHTS, "llama-3.2-1b")),
@@ -74,10 +76,15 @@ def test_neutral_knobs_change_nothing() -> None:
     assert set(RUNS) == set(TECHNIQUES)
     for name, technique in TECHNIQUES.items():
         for layout_id, model in RUNS[name]:
+            if layout_id == EXPERTS_HELD_TWICE:
+                with pytest.raises(InputError, match="experts with tp 2 need sequence parallelism"):
+                    priced(layout_id, {name: technique.neutral}, model=model)
+                continue
             plain = priced(layout_id, model=model)
             neutral = priced(layout_id, {name: technique.neutral}, model=model)
             assert neutral.model_copy(update={"targets": plain.targets}) == plain  # who trains by it is another matter
-            assert priced(layout_id, {name: {}}, model=model) != plain
+            if name != "duplicate-token-dropping":  # which has no part in a layout with sequence parallelism
+                assert priced(layout_id, {name: {}}, model=model) != plain
 
 
 def test_terms_still_sum_to_the_step() -> None:
@@ -149,6 +156,49 @@ def test_partitioned_checkpoints_are_never_better_than_sequence_parallelism(layo
 def test_partitioned_checkpoints_need_whole_inputs_on_all_ranks(layout_id: str) -> None:
     with pytest.raises(InputError, match="partitioned-checkpoints needs tensor parallelism without sequence"):
         priced(layout_id, "partitioned-checkpoints")
+
+
+def _exposed(layout_id: str, axis: str) -> float:
+    """Seconds of messages of an axis in a step of 16 nodes with links so slow that nothing else counts."""
+    slow = {"model": "mixtral-8x7b", "cluster": single(0.001), "stack": "generic"}
+    found = priced(layout_id, "duplicate-token-dropping", **slow)
+    return sum(term.seconds for term in found.terms if term.name == f"{axis} comm, exposed")
+
+
+def test_duplicate_tokens_are_dropped_before_experts_and_gathered_behind_them() -> None:
+    """In each pass ranks of tp that hold the same T tokens gather k copies of each behind the experts (backward: their
+    gradients): 2 k T h beside the 4 T h of attention, whose sums are two gathers each. Sequence parallelism sends those
+    4 T h, and the same tokens to experts: 1/tp of the tokens that all ranks hold."""
+    held, divided = ("tp4-nosp-dp4-ep4-mbs1-z0-rnone", "tp4-dp4-ep4-mbs1-z0-rnone")
+    assert _exposed(held, "ep") == pytest.approx(_exposed(divided, "ep"), rel=1e-9)
+    extra = _exposed(held, "tp") - _exposed(divided, "tp")
+    ends = 4  # the token table and the head, in both passes
+    assert extra / (32 * 2 * 2) == pytest.approx(_exposed(divided, "tp") / (32 * 4 + ends), rel=1e-3)
+
+
+def test_duplicate_tokens_of_split_experts_are_summed_whole() -> None:
+    """Ranks that split an expert gather its rows, and sum its outputs whole (a scatter and a gather) before they drop
+    what is not their part: 3 units in each pass, and 2 with sequence parallelism."""
+    held, divided, whole = ("tp4-nosp-dp4-ep4-etp4-mbs1-z0-rnone", "tp4-dp4-ep4-etp4-mbs1-z0-rnone",
+                            "tp4-dp4-ep4-mbs1-z0-rnone")  # fmt: skip
+    all_to_all = _exposed(whole, "ep")
+    gathers = [_exposed(layout, "ep") - all_to_all for layout in (held, divided)]
+    assert gathers[0] / gathers[1] == pytest.approx(3 / 2, rel=0.01)
+
+
+@pytest.mark.parametrize("layout", ["tp4{}-dp4-ep4-mbs1-z0-rnone", "tp2{}-pp2-dp4-ep8-mbs1-z1-rfull",
+                                    "tp2{}-dp8-ep4-etp2-mbs1-z1-rfull"])  # fmt: skip
+def test_dropped_duplicates_are_never_better_than_sequence_parallelism(layout: str) -> None:
+    """So `all` leaves them out."""
+    shared = priced(layout.format("-nosp"), "duplicate-token-dropping", model="mixtral-8x7b")
+    divided = priced(layout.format(""), model="mixtral-8x7b")
+    assert divided.step_s < shared.step_s
+    assert max(each.device_bytes for each in divided.memory) <= max(each.device_bytes for each in shared.memory)
+
+
+def test_dropped_duplicates_need_experts() -> None:
+    with pytest.raises(InputError, match="duplicate-token-dropping needs experts"):
+        priced("tp4-nosp-dp4-mbs4-z0-rfull", "duplicate-token-dropping")
 
 
 BERT_LARGE = {"name": "bert-large", "hidden": 1024, "layers": 24, "heads": 16, "ffn_hidden": 4096, "vocab": 30522,

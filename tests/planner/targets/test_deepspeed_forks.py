@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from meshwright.planner.importing import Imported, import_config
 
+from meshwright.errors import InputError
+
 SIZES = ("--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 "
          "--micro-batch-size 1 --global-batch-size 16 --bf16")  # fmt: skip
 DEEPSPEED = f"deepspeed --num_nodes 1 --num_gpus 8 PROGRAM {SIZES} --deepspeed --zero-stage 1 --no-pipeline-parallel "
@@ -20,12 +22,30 @@ def imported(folder: Path, text: str, program: str = "pretrain_gpt.py") -> Impor
 
 
 def test_experts_over_ranks_of_tp_without_sequence_parallelism(tmp_path: Path) -> None:
-    """DeepSpeed runs them; Megatron-LM refuses them, and so does an import of its scripts."""
+    """DeepSpeed runs them, and shares out their tokens; Megatron-LM refuses them, and so does an import of its
+    scripts."""
     text = f"{DEEPSPEED} {EXPERTS} --tensor-model-parallel-size 2 "
-    (gap,) = imported(tmp_path, text).gaps
-    assert (gap.field, gap.message[:34]) == ("--num-experts", "with tp and no sequence parallelis")
-    assert imported(tmp_path, f"{text} --sequence-parallel").gaps == ()
-    assert imported(tmp_path, f"{DEEPSPEED} {EXPERTS}").gaps == ()
+    read = imported(tmp_path, text)
+    assert (str(read.layout), read.gaps) == ("tp2-nosp-dp4-ep4-mbs1-z1-rnone", ())
+    assert list(read.request.workload.techniques) == ["duplicate-token-dropping"]
+    split = imported(tmp_path, f"{text} --enable-expert-tensor-parallelism")
+    assert str(split.layout) == "tp2-nosp-dp4-ep4-etp2-mbs1-z1-rnone"
+    checkpoints = imported(tmp_path, f"{text} --checkpoint-activations --deepspeed-activation-checkpointing "
+                                     "--partition-activations")  # fmt: skip
+    assert sorted(checkpoints.request.workload.techniques) == ["duplicate-token-dropping", "partitioned-checkpoints"]
+    for options in (f"{EXPERTS} --tensor-model-parallel-size 2 --sequence-parallel", EXPERTS):
+        whole = imported(tmp_path, f"{DEEPSPEED} {options}")
+        assert (whole.gaps, whole.request.workload.techniques) == ((), {})
+    of_megatron = text.replace("--deepspeed ", "").replace("--zero-stage 1 --no-pipeline-parallel", "")
+    with pytest.raises(InputError, match="experts with tp 2 need sequence parallelism"):
+        imported(tmp_path, of_megatron.replace("--expert-interval 1", "")).price()
+
+
+def test_dropped_duplicates_are_compared_with_layouts_that_deepspeed_runs(tmp_path: Path) -> None:
+    text = f"{DEEPSPEED} {EXPERTS} --tensor-model-parallel-size 2 "
+    request = imported(tmp_path, text).request
+    assert request.target == "any"
+    assert {name: request.fix[name] for name in ("sequence_parallel", "cp")} == {"sequence_parallel": False, "cp": 1}
 
 
 @pytest.mark.parametrize(("replicas", "fields"), [(4, ()), (8, ("--data-parallel-size-arg",))])
