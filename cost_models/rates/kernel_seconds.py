@@ -20,7 +20,8 @@ from ..quantities.by_code import ByCode, Code, of_owner, under_no_recompute
 from ..quantities.operations import LAST, TOWER
 from ..quantities.stages import EMBEDDING
 from ..quantities.tables import Tables
-from .rates import COMPONENTS, LayerSeconds, Rates, layer_seconds
+from .layer_seconds import COMPONENTS, LayerSeconds, layer_seconds
+from .rates import Rates
 
 _REMEMBERED = 8  # rates per table: islands of unlike devices, and the ends of an interval
 

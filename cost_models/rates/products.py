@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..arrays import Array
 from ..quantities.operations import BatchedProduct, Gemm
+from .rates import Rates
 from .surfaces import GemmSurface, gemm_seconds
-
-if TYPE_CHECKING:
-    from .rates import Rates
 
 _SLAB = 64.0  # tokens that a tile of a product takes in at a time (CUTLASS: 128 bytes of bf16)
 _STACKED = 1 << 11  # elements of one call (measured: less is slower by the call, more by the cache)

@@ -15,7 +15,8 @@ from ..quantities.offloads import offloads_of
 from ..quantities.zeroth_order import ZerothOrder
 from ..quantities.zeroth_order_bytes import noise_bytes
 from ..rates.kernel_seconds import kernel_seconds
-from ..rates.rates import COMPONENTS, Rates
+from ..rates.layer_seconds import COMPONENTS
+from ..rates.rates import Rates
 from . import store_seconds
 from .per_pass_overhead import is_measured, per_pass_overhead_s
 from .sharded_states import exchange

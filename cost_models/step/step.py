@@ -16,7 +16,8 @@ from ..arrays import Array, Ints
 from ..quantities.device_memory import DeviceMemory
 from ..quantities.ledger import Ledger
 from ..quantities.lengths import imbalance
-from ..rates.rates import COMPONENTS, Rates
+from ..rates.layer_seconds import COMPONENTS
+from ..rates.rates import Rates
 from .comparison_seconds import comparisons_s
 from .data_parallel import exposed_dp_s, exposed_fragments_s
 from .optimizer_seconds import optimizer_s

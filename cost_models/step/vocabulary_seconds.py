@@ -15,7 +15,8 @@ from ..quantities.operations import Exchange
 from ..quantities.stages import EMBEDDING, HEAD
 from ..rates import collectives
 from ..rates.kernel_seconds import kernel_seconds
-from ..rates.rates import COMPONENTS, Rates, exchange_seconds, tp_overlap
+from ..rates.layer_seconds import COMPONENTS, exchange_seconds, tp_overlap
+from ..rates.rates import Rates
 
 # Per token, in fp32, summed over the stages one after another: the largest logit, the target's, the exponentials.
 STATISTICS, STATISTIC_BYTES = 3, 4.0

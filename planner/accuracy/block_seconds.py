@@ -19,7 +19,8 @@ from ...cost_models.quantities import tables
 from ...cost_models.quantities.operations import LayerOperations
 from ...cost_models.quantities.tables import index_keys
 from ...cost_models.rates.kernel_seconds import kernel_seconds
-from ...cost_models.rates.rates import COMPONENTS, Rates, exchange_seconds
+from ...cost_models.rates.layer_seconds import COMPONENTS, exchange_seconds
+from ...cost_models.rates.rates import Rates
 from ..batches.block_placement import MASKS, causal, pairs, place
 from ..batches.costs import GroupCosts
 from ..batches.ledger_costs import Family, Priced

@@ -25,7 +25,7 @@ from ...cost_models.quantities.stages import (
 )
 from ...cost_models.quantities.tables import Tables, index_keys
 from ...cost_models.rates.kernel_seconds import kernel_seconds
-from ...cost_models.rates.rates import COMPONENTS
+from ...cost_models.rates.layer_seconds import COMPONENTS
 from ...cost_models.schedules import simulator
 from ...cost_models.schedules.simulator import Costs, Schedule, Timeline
 from ...cost_models.step import step, stragglers

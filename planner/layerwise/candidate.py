@@ -14,7 +14,8 @@ from ...cost_models.layouts import RECOMPUTE_MODES, Layout, Layouts
 from ...cost_models.quantities.flops import model_flops, recomputed_flops, useful_flops
 from ...cost_models.quantities.ledger import Ledger
 from ...cost_models.rates.kernel_seconds import kernel_seconds
-from ...cost_models.rates.rates import COMPONENTS, Rates
+from ...cost_models.rates.layer_seconds import COMPONENTS
+from ...cost_models.rates.rates import Rates
 from ...cost_models.step.step import TERMS
 from ...errors import InputError
 from ..document.base import rounded

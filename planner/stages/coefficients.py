@@ -30,7 +30,7 @@ from ...cost_models.quantities.stages import (
     on_devices,
 )
 from ...cost_models.rates.kernel_seconds import kernel_seconds
-from ...cost_models.rates.rates import COMPONENTS
+from ...cost_models.rates.layer_seconds import COMPONENTS
 from ...cost_models.step import optimizer_seconds, reserved_memory, stage_messages, step, stragglers
 from ..evaluation.simulator_costs import single_layers
 from ..evaluation.staged import Staged

@@ -17,7 +17,7 @@ from meshwright.cost_models.quantities.layer_operations import decoder_layer
 from meshwright.cost_models.quantities.operation_builder import Builder
 from meshwright.cost_models.quantities.params import layer_parameters
 from meshwright.cost_models.quantities.shards import Shard
-from meshwright.cost_models.rates.rates import layer_seconds as price
+from meshwright.cost_models.rates.layer_seconds import layer_seconds as price
 from meshwright.cost_models.specs.model import Attention, FeedForward, Layer
 from meshwright.cost_models.specs.workload import Workload
 from meshwright.planner.space.rules import violations

@@ -16,7 +16,7 @@ from meshwright.cost_models.quantities.exchanges import OPS
 from meshwright.cost_models.quantities.operations import LayerOperations, tag
 from meshwright.cost_models.rates.collectives import CollectiveRates, LevelRates, OpRates, curve, seconds
 from meshwright.cost_models.rates.kernel_seconds import kernel_seconds
-from meshwright.cost_models.rates.rates import LayerSeconds
+from meshwright.cost_models.rates.layer_seconds import LayerSeconds
 from meshwright.cost_models.specs.cluster import NetworkLevel
 from meshwright.cost_models.specs.model import Attention, FeedForward, Layer, Mixer, ModelSpec
 from meshwright.cost_models.specs.workload import Workload

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.cost_models.quantities.tables import build, index_keys
-from meshwright.cost_models.rates.rates import COMPONENTS, layer_seconds
+from meshwright.cost_models.rates.layer_seconds import COMPONENTS, layer_seconds
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import resolve
 from meshwright.planner.space.tree import Count, select

@@ -24,7 +24,8 @@ from meshwright.cost_models.quantities.shards import KEY_FIELDS, Shard
 from meshwright.cost_models.quantities.tables import operations as operations_of_tables
 from meshwright.cost_models.rates import collectives
 from meshwright.cost_models.rates import rates as pricing
-from meshwright.cost_models.rates.rates import LayerSeconds, Rates, layer_seconds
+from meshwright.cost_models.rates.layer_seconds import LayerSeconds, layer_seconds
+from meshwright.cost_models.rates.rates import Rates
 from meshwright.cost_models.rates.surfaces import gemm_seconds
 from meshwright.cost_models.specs.model import ModelSpec
 from meshwright.cost_models.specs.stack import StackSpec

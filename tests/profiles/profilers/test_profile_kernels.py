@@ -14,7 +14,7 @@ from meshwright.cost_models.layouts import Layouts, parse
 from meshwright.cost_models.quantities.flops import model_flops
 from meshwright.cost_models.quantities.tables import build, index_keys
 from meshwright.cost_models.rates.kernel_seconds import kernel_seconds
-from meshwright.cost_models.rates.rates import COMPONENTS
+from meshwright.cost_models.rates.layer_seconds import COMPONENTS
 from meshwright.cost_models.rates.surfaces import at_training_factor
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import Resolved, resolve
