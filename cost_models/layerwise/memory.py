@@ -24,7 +24,6 @@ from ..quantities.moments import (
     IN_LAYER,
     IN_PREDICTION,
     TRANSIENT,
-    memory_moments,
     number_of_moments,
     unusable,
 )
@@ -95,7 +94,7 @@ def _transient(memory: DeviceMemory, num: int) -> Array:
     where = {**{k: (k, [IN_LAYER]) for k in range(kinds)}, num + EMBEDDING: (num, [IN_EMBEDDING]),
              num + HEAD: (num + 1, of_head)}  # fmt: skip
     for kind, (profile, at) in where.items():
-        passing = memory_moments(memory, profile)
+        passing = memory.moments(profile)
         transient = np.array([passing[name][at] for name in TRANSIENT])
         fullest = transient.sum(axis=0).argmax(axis=0)
         out[:, kind] = transient[:, fullest, np.arange(n)]

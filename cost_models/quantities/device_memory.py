@@ -73,7 +73,7 @@ class DeviceMemory:
     def beside_states_bytes(self, j: int, *, gathered: bool = True) -> Array:
         """[n] their sum."""
         by_moment = self.ledger.once(lambda unlike: DeviceMemory(unlike).beside_layer_bytes(j, gathered))
-        layer = self.workspace(j) + (unscattered_bytes(self, j) if gathered else 0.0)
+        layer = self.workspace(j) + (unscattered_bytes(self.of_micro_batch, j) if gathered else 0.0)
         add_layer(self.ledger, j, by_moment, layer)
         by_moment += self._resident_by_moment(j)
         return np.asarray(by_moment.max(axis=0))
@@ -115,9 +115,13 @@ class DeviceMemory:
         others = others + saved_by_tower(self.of_micro_batch, j)
         return np.asarray(np.where(SPLITS_BACKWARD[ledger.layouts["schedule"]], after_i, others))
 
+    def moments(self, j: int, *, gathered: bool = True) -> dict[str, Array]:
+        """[moment, n] bytes of every buffer of TRANSIENT (`memory_moments`)."""
+        return memory_moments(self.of_micro_batch, j, self.workspace(j), gathered=gathered)
+
     def _transient(self, j: int, gathered: bool) -> dict[str, Array]:
         """[moment, n] bytes of what comes and goes (moments.TRANSIENT), as `buffers` counts it."""
-        passing = memory_moments(self, j, gathered=gathered)
+        passing = self.moments(j, gathered=gathered)
         return {**passing, "workspace": passing["workspace"] + self._flat(j, gathered)}
 
     def _flat(self, j: int, gathered: bool) -> Array | float:

@@ -29,7 +29,7 @@ from .zeroth_order_bytes import score_bytes, unfilled_bytes, update_buffers
 
 if TYPE_CHECKING:
     from ..problem import Problem
-    from .device_memory import DeviceMemory
+    from .activations import Activations
     from .ledger import Ledger
 
 
@@ -39,14 +39,17 @@ SOFTMAX_BYTES = 4.0  # kept per logit for the backward pass, in fp32
 FP32_LOSS_BYTES = 3 * SOFTMAX_BYTES  # per logit: softmax and two gradients, as torch's cross entropy of fp32 logits
 
 
-def memory_moments(memory: DeviceMemory, j: int, *, gathered: bool = True) -> dict[str, Array]:
+def memory_moments(
+    activations: Activations, j: int, workspace: Array, *, gathered: bool = True
+) -> dict[str, Array]:  # fmt: skip
     """[moment, n] bytes of every buffer of TRANSIENT on the device of profile j: at the loss, in the backward pass of
     the head, in that of a layer, in the first W after an I, in the backward pass of the embedding and, of models that
-    have some, in that of a prediction (AT_LOSS, ...). `gathered`: count that buffer."""
-    passing = moments_beside_layer(memory.ledger, j, gathered=gathered)
-    add_layer(memory.ledger, j, passing["workspace"], memory.workspace(j))
+    have some, in that of a prediction (AT_LOSS, ...). workspace: [n] bytes of a layer; gathered: count that buffer."""
+    ledger = activations.ledger
+    passing = moments_beside_layer(ledger, j, gathered=gathered)
+    add_layer(ledger, j, passing["workspace"], workspace)
     if gathered:
-        add_layer(memory.ledger, j, passing["gathered"], unscattered_bytes(memory, j))
+        add_layer(ledger, j, passing["gathered"], unscattered_bytes(activations, j))
     return passing
 
 
@@ -245,15 +248,15 @@ def _whole_states(ledger: Ledger, j: int) -> tuple[Array, Array]:
     return weights, gradients
 
 
-def unscattered_bytes(memory: DeviceMemory, j: int) -> Array:
+def unscattered_bytes(activations: Activations, j: int) -> Array:
     """[n] bytes of gradients that are scattered beside the backward pass of another layer (StackSpec.scatters_beside):
     those of the layer behind it, beyond the activations that are gone with it."""
-    ledger = memory.ledger
+    ledger = activations.ledger
     scattered = (ledger.layouts["zero"] >= 2) & ~ledger.states.whole_gradients
     if not (ledger.problem.stack.scatters_beside and scattered.any()):
         return np.zeros(len(scattered))
     beside = ledger.largest(j, _scattered_beside(ledger))
-    return np.where(scattered, np.maximum(beside - _freed_by_last_layer(memory, j), 0.0), 0.0)
+    return np.where(scattered, np.maximum(beside - _freed_by_last_layer(activations, j), 0.0), 0.0)
 
 
 def _scattered_beside(ledger: Ledger) -> Array:
@@ -266,13 +269,13 @@ def _scattered_beside(ledger: Ledger) -> Array:
     return np.asarray(gradient * np.where(apart, np.minimum(dense, experts)[layers], (dense + experts)[layers]))
 
 
-def _freed_by_last_layer(memory: DeviceMemory, j: int) -> Array:
+def _freed_by_last_layer(activations: Activations, j: int) -> Array:
     """[n] bytes of activations that the backward pass of the last layer frees; recomputed layers come first. Where they
     are on the host, those of one layer come back at a time, so that none are freed for good."""
-    ledger, held = memory.ledger, memory.of_micro_batch
-    saved = ledger.on_profile(j, held.per_kind)
-    if held.recomputes_some_layers:
-        dropped = held.saved_and_dropped[1]
+    ledger = activations.ledger
+    saved = ledger.on_profile(j, activations.per_kind)
+    if activations.recomputes_some_layers:
+        dropped = activations.saved_and_dropped[1]
         of_layers = ledger.on_profile(j, dropped)
         saved = saved + np.where(of_layers / ledger.chunks > ledger.recomputed(j, dropped), of_layers, 0.0)
     of_layer = saved / np.maximum(ledger.layers[j], 1.0)

@@ -11,7 +11,7 @@ from meshwright.cost_models.cuda_graphs import CUDA_GRAPHS, GRAPH_CODE
 from meshwright.cost_models.quantities.device_memory import BUFFERS, DeviceMemory
 from meshwright.cost_models.quantities.graph_memory import TOKEN_BYTES
 from meshwright.cost_models.quantities.graph_parts import part_of_product
-from meshwright.cost_models.quantities.moments import IN_LAYER, memory_moments
+from meshwright.cost_models.quantities.moments import IN_LAYER
 from meshwright.cost_models.step import reserved_memory
 from meshwright.profiles.model.load import load_model
 
@@ -56,7 +56,7 @@ def test_graphs_of_whole_layers_keep_every_boundary_twice(pp: int, layers: int, 
     first = int(np.argmin(plain.ledger.splits.first[0]))
     outputs = graphed.activations(first)[0, 0] - plain.activations(first)[0, 0]
     assert outputs == pytest.approx(layers * flying * BOUNDARY)
-    by_moment = memory_moments(graphed, first)["graphs"][:, 0]
+    by_moment = graphed.moments(first)["graphs"][:, 0]
     widest = 2 * SEQ * (2 * F + H)  # gradients of the input and the output of the first product of the block
     others = np.delete(by_moment, IN_LAYER)
     assert others == pytest.approx(np.full(len(others), widest + BOUNDARY))
@@ -68,7 +68,7 @@ def test_graphs_of_whole_layers_keep_every_boundary_twice(pp: int, layers: int, 
 def test_graphs_of_attention_keep_its_workspace_beside_that_of_the_rest() -> None:
     """An eager layer uses one after the other."""
     memory = DeviceMemory(built("dp8-g(attn)-mbs1-z1-rnone", "megatron-core", 64))
-    kept = memory_moments(memory, 0)["graphs"][:, 0]
+    kept = memory.moments(0)["graphs"][:, 0]
     assert kept == pytest.approx(np.full(len(kept), 2 * SEQ * (Q + KV + H) + BOUNDARY))
 
 

@@ -20,7 +20,6 @@ from meshwright.cost_models.quantities.moments import (
     IN_PREDICTION,
     IN_W,
     TRANSIENT,
-    memory_moments,
     unusable,
 )
 from meshwright.cost_models.specs.model import ModelSpec
@@ -81,7 +80,7 @@ def test_the_backward_pass_of_a_layer_is_the_peak_where_there_is_no_head() -> No
 @pytest.mark.parametrize(("overlap", "layers"), [(0.8, 2), (0.0, 1)])
 def test_a_stack_that_gathers_ahead_holds_two_layers(overlap: float, layers: int) -> None:
     ledger = built("dp8-mbs1-z3-rnone", "generic", 64, fsdp_overlap=overlap)
-    layer = memory_moments(DeviceMemory(ledger), 0)["gathered"][IN_LAYER, 0]
+    layer = DeviceMemory(ledger).moments(0)["gathered"][IN_LAYER, 0]
     assert layer == pytest.approx((2 * layers + 4) * LAYER, rel=1e-3)  # weights in bf16, whole gradients in fp32
 
 
@@ -127,7 +126,7 @@ def test_no_moment_is_above_the_peak() -> None:
         ledger = built(layout_id, "generic", 64)
         for j in range(ledger.num_profiles):
             peak = sum(float(DeviceMemory(ledger).buffers(j)[name][0]) for name in TRANSIENT)
-            each = np.sum(list(memory_moments(DeviceMemory(ledger), j).values()), axis=0)[:, 0]
+            each = np.sum(list(DeviceMemory(ledger).moments(j).values()), axis=0)[:, 0]
             assert peak == pytest.approx(each.max())
 
 
@@ -243,7 +242,7 @@ def test_the_first_product_to_be_differentiated_makes_the_gradient_of_its_weight
 @pytest.mark.parametrize(("layout_id", "expected"), [("pp2-zbh1-dp4-mbs1-z1-rnone", 2 * H * 2 * F),
                                                      ("pp2-dp4-mbs1-z1-rnone", 0.0)])  # fmt: skip
 def test_the_first_w_after_an_i_makes_a_gradient(layout_id: str, expected: float) -> None:
-    assert memory_moments(DeviceMemory(built(layout_id, "generic", 64)), 0)["workspace"][IN_W, 0] == expected
+    assert DeviceMemory(built(layout_id, "generic", 64)).moments(0)["workspace"][IN_W, 0] == expected
 
 
 @pytest.mark.parametrize(
@@ -263,12 +262,12 @@ def test_the_gradient_of_the_embedding_is_made_beside_other_micro_batches(
     assert found["activations"] == pytest.approx(in_flight * saved + late)
     assert found["workspace"] == 2 * V * H
     others = [j for j in range(ledger.num_profiles) if ledger.splits.first[0, j] > 0]
-    assert not any(memory_moments(DeviceMemory(ledger), j)["workspace"][IN_EMBEDDING].any() for j in others)
+    assert not any(DeviceMemory(ledger).moments(j)["workspace"][IN_EMBEDDING].any() for j in others)
 
 
 def test_without_a_pipeline_the_gradient_of_the_embedding_is_made_when_all_activations_are_gone() -> None:
     memory = DeviceMemory(built("dp8-mbs1-z0-rfull", "generic", 64))
-    assert memory_moments(memory, 0)["workspace"][IN_EMBEDDING, 0] == 2 * V * H
+    assert memory.moments(0)["workspace"][IN_EMBEDDING, 0] == 2 * V * H
     assert memory.activations(0)[0] == pytest.approx(memory.of_micro_batch.saved[0])  # of one micro-batch
 
 
@@ -276,7 +275,7 @@ def tied(layout_id: str, moment: int, name: str = "workspace", **changes: Any) -
     """Bytes of a buffer on the stage of the head by which a model with tied embeddings has more than another one."""
     untied = load_model("llama-3.1-8b")[0]
     rows = [built(layout_id, "generic", 64, replace(untied, tied_embeddings=ties), **changes) for ties in (True, False)]
-    found = [memory_moments(DeviceMemory(ledger), int(np.argmax(ledger.splits.first[0])))[name] for ledger in rows]
+    found = [DeviceMemory(ledger).moments(int(np.argmax(ledger.splits.first[0])))[name] for ledger in rows]
     return float((found[0] - found[1])[moment, 0])
 
 
@@ -303,7 +302,7 @@ def test_experts_that_every_rank_has_are_scattered_with_their_layer(layout_id: s
     """Mixtral 8x7B: h 4096, f 14336, a router, two norms, 4096 x (4096 + 1024) twice."""
     ledger = built(layout_id, "generic", 64, "mixtral-8x7b")
     parts = 8 * 3 * H * F / parse(layout_id).ep, 2 * H * (H + 1024) + 8 * H + 2 * H
-    assert memory_moments(DeviceMemory(ledger), 0)["gathered"][IN_LAYER, 0] == 4 * at_once(parts)
+    assert DeviceMemory(ledger).moments(0)["gathered"][IN_LAYER, 0] == 4 * at_once(parts)
 
 
 @pytest.mark.parametrize(("layout_id", "rows"), [("dp8-mbs1-z1-rnone", 0), ("dp8-ep8-mbs1-z1-rnone", SEQ * 8 * 1.1),
@@ -311,7 +310,7 @@ def test_experts_that_every_rank_has_are_scattered_with_their_layer(layout_id: s
 def test_rows_of_experts_are_there_in_two_orders(layout_id: str, rows: float) -> None:
     """Qwen3 30B-A3B: h 2048, experts of 768, which take 8 of 128: more than any product of theirs."""
     ledger = built(layout_id, "generic", 64, "qwen3-30b-a3b")
-    found = float(memory_moments(DeviceMemory(ledger), 0)["workspace"][IN_LAYER, 0])
+    found = float(DeviceMemory(ledger).moments(0)["workspace"][IN_LAYER, 0])
     down = 2 * SEQ * 8 * (768 + 2048) + 2 * 128 * 768 * 2048  # with the gradient of its weight
     assert found == pytest.approx(2 * 2 * rows * 2048 or down)
 
@@ -328,7 +327,7 @@ def test_relu_keeps_what_the_next_product_keeps(recompute: str, more: int) -> No
 def test_a_gradient_of_the_embedding_that_is_scattered_is_whole_before() -> None:
     ledger = built("pp2-dp4-mbs1-z2-rfull", "generic", 64)
     first = int(np.argmin(ledger.splits.first[0]))
-    assert memory_moments(DeviceMemory(ledger), first)["gathered"][IN_EMBEDDING, 0] == 4 * V * H
+    assert DeviceMemory(ledger).moments(first)["gathered"][IN_EMBEDDING, 0] == 4 * V * H
 
 
 def test_a_prediction_is_differentiated_with_its_layer_and_the_head() -> None:
@@ -336,7 +335,7 @@ def test_a_prediction_is_differentiated_with_its_layer_and_the_head() -> None:
     softmax of the main head, whose loss is differentiated later, waits."""
     ledger = built("dp256-ep64-mbs1-z3-rfull", "generic", 256, "deepseek-v3", fsdp_overlap=0.0)
     h, vocab = 7168, 129280
-    passing = memory_moments(DeviceMemory(ledger), 0)
+    passing = DeviceMemory(ledger).moments(0)
     layer, found = passing["gathered"][IN_LAYER, 0], passing["gathered"][IN_PREDICTION, 0]
     assert found - layer == pytest.approx((2 + 4) * 2 * h * h + 2 * vocab * h, rel=1e-3)
     assert passing["logits"][IN_PREDICTION, 0] == 4 * SEQ * vocab
@@ -352,7 +351,7 @@ def test_the_gradient_of_the_head_is_whole_after_that_of_the_logits(
 ) -> None:
     """Beside the gradient as the product makes it, 2 V h, the larger of 2 V s and 4 V h; a product that adds to the sum
     by itself needs both."""
-    passing = memory_moments(DeviceMemory(built(layout_id, "generic", 64, fused_accumulation=fused)), 0)
+    passing = DeviceMemory(built(layout_id, "generic", 64, fused_accumulation=fused)).moments(0)
     assert passing["logits"][IN_HEAD, 0] == 2 * V * tokens
     assert passing["gathered"][IN_HEAD, 0] == pytest.approx(whole, rel=1e-4)  # the final norm
 
@@ -367,18 +366,18 @@ def test_a_stage_needs_what_its_own_layers_do(layout_id: str, stack: str) -> Non
     dense = replace(ledger.problem.model, kinds=ledger.problem.model.kinds[:1], pattern=(0,) * 61, mtp_layers=0)
     alone = built(layout_id, stack, 256, dense, cached_gradients=stack != "generic")
     same = int(np.argmin(alone.splits.first[0]))
-    found = memory_moments(DeviceMemory(ledger), first)
-    wanted = memory_moments(DeviceMemory(alone), same)
+    found = DeviceMemory(ledger).moments(first)
+    wanted = DeviceMemory(alone).moments(same)
     for name in TRANSIENT:
         assert (found[name][:IN_PREDICTION] == wanted[name]).all(), name
-    others = memory_moments(DeviceMemory(ledger), 1 - first)
+    others = DeviceMemory(ledger).moments(1 - first)
     assert sum(others[name][IN_LAYER, 0] for name in TRANSIENT) > sum(found[name][IN_LAYER, 0] for name in TRANSIENT)
 
 
 def test_gradients_of_experts_are_scattered_before_the_others_come() -> None:
     """Mixtral over ep 4: two experts of 3 x 4096 x 14336 on a rank."""
     ledger = built("dp8-ep4-mbs1-z2-rnone", "generic", 64, "mixtral-8x7b")
-    gathered = memory_moments(DeviceMemory(ledger), 0)["gathered"]
+    gathered = DeviceMemory(ledger).moments(0)["gathered"]
     assert gathered[IN_LAYER, 0] == pytest.approx(4 * 2 * 3 * H * F, rel=1e-3)
 
 
