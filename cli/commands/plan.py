@@ -4,23 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .. import jobs as jobs_side_by_side
-from .. import mixed_lengths, options, reinforcement, requests, rl_flags, serving, serving_flags, tradeoffs
-from ..allocator import keep_freed_memory
+from .. import mixed_lengths, options, reinforcement, requests, rl_flags, serving, serving_flags, training
 from ..console import Terminal
-from ..files import check_writable, write_file
-from ..screens import plan as plan_screen
+from ..files import check_writable
 
 if TYPE_CHECKING:
-    from ...planner.document.plan import Plan
     from ...planner.request.gpu_counts import GpuRange
     from ...planner.request.load import Request
     from ...planner.request.reinforcement import RlRequest
     from ...planner.request.serving import ServingRequest
+
+Stages = Annotated[
+    str | None,
+    typer.Option("--stages", metavar="even|own|CHUNKS", show_default=False,
+                 help="Divide the layers evenly, place them best in the best pipelines (slower), or as given: "
+                 "layers of each chunk (3,4,4,3) or its parts (Et*3|(t*4|)*2t*3L) [even; over unlike groups of "
+                 "nodes by speed]."),
+]
+Layers = Annotated[
+    training.Layers,
+    typer.Option("--layers", metavar="alike|own", show_default=False,
+                 help="Give all layers one strategy, or also search a strategy for each layer [alike]."),
+]
+TimeLimit = Annotated[
+    str | None,
+    typer.Option("--time-limit", metavar="TIME", show_default=False,
+                 help="Stop the search of a training step with the best so far, as in 30s."),
+]
+Fastest = Annotated[
+    bool,
+    typer.Option("--fastest", help="Choose the fastest layout, even if a simpler one is as fast within "
+                 "the error.", show_default=False),
+]
+Seed = Annotated[
+    int,
+    typer.Option("--seed", metavar="N", help="Random seed of the node-order search and of the batches that "
+                 "--max-len draws [0].", show_default=False),
+]
+JobsFile = Annotated[
+    Path | None,
+    typer.Option("--jobs-file", metavar="FILE", help="Place several models on the cluster, side by side: a YAML "
+                 "file with a list `jobs`.", show_default=False),
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE", help="Write the best layout's pipeline here, for Perfetto.",
+                 show_default=False),
+]  # fmt: skip
 
 
 def command(
@@ -62,32 +97,11 @@ def command(
     top: options.Top = None,
     pareto: options.Pareto = None,
     deadline: options.Deadline = None,
-    stages: Annotated[
-        str | None,
-        typer.Option("--stages", metavar="even|own|CHUNKS", show_default=False,
-                     help="Divide the layers evenly, place them best in the best pipelines (slower), or as given: "
-                     "layers of each chunk (3,4,4,3) or its parts (Et*3|(t*4|)*2t*3L) [even; over unlike groups of "
-                     "nodes by speed]."),
-    ] = None,
-    layers: Annotated[
-        Literal["alike", "own"],
-        typer.Option("--layers", metavar="alike|own", show_default=False,
-                     help="Give all layers one strategy, or also search a strategy for each layer [alike]."),
-    ] = "alike",
-    time_limit: Annotated[
-        str | None,
-        typer.Option("--time-limit", metavar="TIME", show_default=False,
-                     help="Stop the search of a training step with the best so far, as in 30s."),
-    ] = None,
-    fastest: Annotated[
-        bool,
-        typer.Option("--fastest", help="Choose the fastest layout, even if a simpler one is as fast within "
-                     "the error.", show_default=False),
-    ] = False,
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", help="Random seed of the node-order search and of the batches that "
-                          "--max-len draws [0].", show_default=False)
-    ] = 0,
+    stages: Stages = None,
+    layers: Layers = "alike",
+    time_limit: TimeLimit = None,
+    fastest: Fastest = False,
+    seed: Seed = 0,
     jobs: options.Jobs = 1,
     executor: options.Executor = None,
     workload: serving_flags.Workload = None,
@@ -117,17 +131,8 @@ def command(
     output_file: serving_flags.OutputFile = None,
     output: serving_flags.Output = None,
     force: options.Force = False,
-    jobs_file: Annotated[
-        Path | None,
-        typer.Option("--jobs-file", metavar="FILE", help="Place several models on the cluster, side by side: a YAML "
-                     "file with a list `jobs`.", show_default=False),
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            "--trace", metavar="FILE", help="Write the best layout's pipeline here, for Perfetto.", show_default=False
-        ),
-    ] = None,
+    jobs_file: JobsFile = None,
+    trace: Trace = None,
 ) -> None:
     """Find the fastest layout that fits, and the runners-up.
 
@@ -147,9 +152,6 @@ def command(
       meshwright plan rl.yaml --workload grpo --lag 1
       meshwright plan --jobs-file jobs.yaml --cluster dgx-h100:8
     """
-    from ...cost_models import units
-    from ...planner import api
-    from ...planner.document.base import OWN_STAGES
     from ...planner.request.gpu_counts import parse_range
     from ...planner.request.load import Request
 
@@ -172,21 +174,11 @@ def command(
         of_layouts["--allow-technique"] = allow_technique
         return mixed_lengths.run(terminal, requested, file, of_layouts, force=force, seed=seed, schemes=lengths_scheme)
     mixed_lengths.refuse_schemes(lengths_scheme)
-    _check_drawn(trace, requested, allow_technique or ())
-    keep_freed_memory()
-    limit_s = None if time_limit is None else units.parse(time_limit, "s")
-    if tradeoffs.asks(numbers, pareto, deadline):
-        single = {"--trace": trace, "--stages own": requested.stages == OWN_STAGES, "--layers own": layers == "own",
-                  "--allow-technique": allow_technique}  # fmt: skip
-        tradeoffs.refuse(single, file, deadline)
-        deadline_s = None if deadline is None else units.parse(deadline, "s")
-        return tradeoffs.run(terminal, requested, numbers, pareto, deadline_s, top=top, output=file, force=force,
-                             jobs=jobs, executor=executor, time_limit_s=limit_s)  # fmt: skip
-    with terminal.progress("searching") as progress:
-        plan = api.plan(requested, progress=progress, time_limit_s=limit_s, layers=layers, seed=seed, fastest=fastest,
-                        jobs=jobs, executor=executor, allow_techniques=allow_technique or ())  # fmt: skip
-    _write(plan, requested, file, trace, force=force)
-    _show(terminal, plan, file)
+    training.run(terminal, requested, training.Search(
+        numbers=numbers, pareto=pareto, deadline=deadline, layers=layers, time_limit=time_limit, fastest=fastest,
+        seed=seed, top=top, jobs=jobs, executor=executor, allow=allow_technique or (), output=file, trace=trace,
+        force=force,
+    ))  # fmt: skip
 
 
 def _request(
@@ -211,29 +203,3 @@ def _run_other(
         return serving.run(terminal, requested, file, force=force, allow=allow)
     serving.refuse({"--allow-technique": allow})
     return reinforcement.run(terminal, requested, file, force=force)
-
-
-def _check_drawn(trace: Path | None, requested: Request, allow: Sequence[str]) -> None:
-    """Refuses to draw what the simulator does not know."""
-    if trace is not None:
-        from ...planner.explain.trace import check_drawn
-
-        check_drawn(requested, allow)
-
-
-def _write(plan: Plan, requested: Request, file: Path | None, trace: Path | None, *, force: bool) -> None:
-    """The plan, and the pipeline of its best layout."""
-    if file is not None:
-        write_file(file, plan.to_json(), force=force)
-    if trace is not None:
-        from ...planner.explain.trace import chrome_trace, of_candidate
-
-        write_file(trace, chrome_trace(of_candidate(requested, plan.best)), force=force)
-
-
-def _show(terminal: Terminal, plan: Plan, output: Path | None) -> None:
-    """Prints the plan with its warnings; exits with 130 where the search was interrupted."""
-    if terminal.settings.json:
-        terminal.write(plan.to_json())
-    terminal.show(plan_screen.plan_screen(plan, unicode=terminal.unicode, saved_as=str(output) if output else None))
-    requests.end_with_warnings(terminal, plan)
