@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from .. import launch_flags, launched, options, training_flags
+from .. import launch_flags, launched, options, run_flags, training_flags
 from ..console import FORMAT_VERSION, Terminal
 from ..elastic import check_elastic, check_nodes, recovery_of
 from ..files import check_writable
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ...runtime.nodes import Nodes
     from ...runtime.settings import Settings
 
-
 _DONE_BY_LAUNCHERS = {
     "copy-every": "`meshwright launch` makes the copies",
     "elastic": "`meshwright launch` goes on without a lost node",
@@ -30,17 +29,11 @@ _DONE_BY_LAUNCHERS = {
 }
 
 
-def _number(*names: str, metavar: str, text: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=text, show_default=False)
-
-
 def command(
     context: typer.Context,
     plan: options.PlanFile,
     choice: options.Choice = 1,
-    steps: Annotated[
-        int | None, _number("--steps", metavar="N", text="Training steps [10; 4 with --check-parity].")
-    ] = None,
+    steps: run_flags.Steps = None,
     init_from: training_flags.InitFrom = None,
     data: training_flags.Data = "synthetic",
     shuffle: training_flags.Shuffle = False,
@@ -48,7 +41,7 @@ def command(
     eval_data: training_flags.EvalData = None,
     eval_every: training_flags.EvalEvery = 100,
     eval_batches: training_flags.EvalBatches = 10,
-    seed: Annotated[int, _number("--seed", metavar="N", text="Random seed for weights and synthetic tokens [0].")] = 0,
+    seed: run_flags.Seed = 0,
     learning_rate: training_flags.LearningRate = 3e-4,
     schedule: training_flags.Schedule = "constant",
     warmup: training_flags.Warmup = 0,
@@ -60,75 +53,31 @@ def command(
     lora_alpha: training_flags.LoraAlpha = None,
     balance_experts: training_flags.BalanceExperts = False,
     compile_layers: training_flags.Compile = False,
-    order: Annotated[
-        str | None, _number("--order", metavar="NAME|FILE", text="Order of the passes: a name or a CSV file.")
-    ] = None,
-    device: Annotated[str, _number("--device", metavar="auto|cuda|cpu", text="Device to run on [auto].")] = "auto",
-    timeout: Annotated[
-        float | None, _number("--timeout", metavar="SECONDS", text="Longest collective wait [600; --scale-down: 60].")
-    ] = None,
-    scale_down: Annotated[
-        bool, typer.Option("--scale-down", help="Rehearse with a small model on this machine.", show_default=False)
-    ] = False,
-    check_parity: Annotated[
-        bool, typer.Option("--check-parity", help="Compare with a single-process run.", show_default=False)
-    ] = False,
-    as_trained: Annotated[
-        bool,
-        typer.Option("--as-trained", help="Check with the plan's optimizer and clipping.", show_default=False),
-    ] = False,
-    planned_dtype: Annotated[
-        bool,
-        typer.Option("--planned-dtype", help="Check as trained, in the plan's dtype [float64].", show_default=False),
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the torchrun command and exit.", show_default=False)
-    ] = False,
-    report: Annotated[
-        Path | None, _number("--report", metavar="FILE", text="Write a report of the run to this JSON file.")
-    ] = None,
+    order: run_flags.Order = None,
+    device: run_flags.Device = "auto",
+    timeout: run_flags.Timeout = None,
+    scale_down: run_flags.ScaleDown = False,
+    check_parity: run_flags.CheckParity = False,
+    as_trained: run_flags.AsTrained = False,
+    planned_dtype: run_flags.PlannedDtype = False,
+    dry_run: run_flags.DryRun = False,
+    report: run_flags.Report = None,
     metrics: training_flags.Metrics = None,
     tracker: training_flags.Tracker = None,
-    checkpoint: Annotated[
-        Path | None, _number("--checkpoint", metavar="DIR", text="Folder for checkpoints; the last step is saved.")
-    ] = None,
-    checkpoint_every: Annotated[
-        int | None, _number("--checkpoint-every", metavar="N", text="Steps between checkpoints [100].")
-    ] = None,
-    checkpoint_async: Annotated[
-        bool, typer.Option("--checkpoint-async", help="Write checkpoints in the background.", show_default=False)
-    ] = False,
-    copy_every: Annotated[
-        int | None, _number("--copy-every", metavar="N", text="Steps between copies in the memory of two nodes [none].")
-    ] = None,
-    keep: Annotated[
-        list[str] | None,
-        _number("--keep", metavar="N|AXIS=N", text="Checkpoints to keep [2], or ranks per axis to rehearse [2]."),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Resume from the newest intact checkpoint in DIR.", show_default=False)
-    ] = False,
-    nnodes: Annotated[int | None, _number("--nnodes", metavar="N", text="Number of nodes [from the plan].")] = None,
-    nproc_per_node: Annotated[
-        int | None, _number("--nproc-per-node", metavar="N", text="Ranks per node [GPUs per node, from the plan].")
-    ] = None,
-    node_rank: Annotated[int, _number("--node-rank", metavar="R", text="Index of this node, from 0 [0].")] = 0,
-    master_addr: Annotated[
-        str | None, _number("--master-addr", metavar="HOST", text="Address of node 0 [one node: this machine].")
-    ] = None,
-    master_port: Annotated[
-        int | None, _number("--master-port", metavar="N", text="Port of node 0 [29500; one node: any free port].")
-    ] = None,
-    max_restarts: Annotated[
-        int, _number("--max-restarts", metavar="N", text="Restarts after the failure of a rank [0].")
-    ] = 0,
-    elastic: Annotated[
-        bool, typer.Option("--elastic", help="After the loss of a node, plan for the others and go on.",
-                           show_default=False)
-    ] = False,
-    rejoin_timeout: Annotated[
-        float | None, _number("--rejoin-timeout", metavar="SECONDS", text="Longest wait for a lost node [60].")
-    ] = None,
+    checkpoint: run_flags.Checkpoint = None,
+    checkpoint_every: run_flags.CheckpointEvery = None,
+    checkpoint_async: run_flags.CheckpointAsync = False,
+    copy_every: run_flags.CopyEvery = None,
+    keep: run_flags.Keep = None,
+    resume: run_flags.Resume = False,
+    nnodes: run_flags.Nnodes = None,
+    nproc_per_node: run_flags.NprocPerNode = None,
+    node_rank: run_flags.NodeRank = 0,
+    master_addr: run_flags.MasterAddr = None,
+    master_port: run_flags.MasterPort = None,
+    max_restarts: run_flags.MaxRestarts = 0,
+    elastic: run_flags.Elastic = False,
+    rejoin_timeout: run_flags.RejoinTimeout = None,
     force: options.Force = False,
 ) -> None:
     """Train a plan with torchrun; --scale-down rehearses it with a small model.
