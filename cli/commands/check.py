@@ -12,25 +12,26 @@ import typer
 from ...errors import FieldProblem, reason
 from .. import text
 from ..console import FORMAT_VERSION, Terminal
+from ..flag import flag
 
 if TYPE_CHECKING:
     from ...planner.document.serving_plan import ServingPlan
 
+Paths = Annotated[
+    list[Path], typer.Argument(metavar="PATH...", help="Folder of `emit -d`, plan, or request; a serving plan and "
+                               "its scripts.", show_default=False)
+]
+To = Annotated[str | None, flag("--to", metavar="TARGET", text="Framework [by the files].")]
+Version = Annotated[
+    str | None, flag("--target-version", metavar="V", text="Release of the framework [that of the header].")
+]
+
 
 def command(
     context: typer.Context,
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Folder of `emit -d`, plan, or request; a serving plan and "
-                                   "its scripts.", show_default=False)
-    ],
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="TARGET", help="Framework [by the files].", show_default=False)
-    ] = None,
-    version: Annotated[
-        str | None,
-        typer.Option("--target-version", metavar="V", help="Release of the framework [that of the header].",
-                     show_default=False),
-    ] = None,
+    paths: Paths,
+    to: To = None,
+    version: Version = None,
 ) -> None:
     """Check launch files, plans and requests.
 

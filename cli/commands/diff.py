@@ -11,6 +11,7 @@ import typer
 from ...errors import InputError
 from .. import requests, serving
 from ..console import FORMAT_VERSION, Terminal
+from ..flag import flag
 from ..screens import listings as listings_screen
 from ..screens import stages as stages_screen
 from ..screens.listings import Difference
@@ -19,14 +20,16 @@ if TYPE_CHECKING:
     from ...planner.document.plan import Plan
     from ...planner.document.serving_plan import ServingPlan
 
+Before = Annotated[Path, typer.Argument(metavar="PLAN", help="The first plan.", show_default=False)]
+After = Annotated[Path, typer.Argument(metavar="PLAN", help="The second plan.", show_default=False)]
+ExitCode = Annotated[bool, flag("--exit-code", text="Exit with 1 if the plans differ.")]
+
 
 def command(
     context: typer.Context,
-    before: Annotated[Path, typer.Argument(metavar="PLAN", help="The first plan.", show_default=False)],
-    after: Annotated[Path, typer.Argument(metavar="PLAN", help="The second plan.", show_default=False)],
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 1 if the plans differ.", show_default=False)
-    ] = False,
+    before: Before,
+    after: After,
+    exit_code: ExitCode = False,
 ) -> None:
     """Show the changes between two plans: request, chosen layout, time, memory.
 

@@ -12,43 +12,40 @@ from ...errors import InputError
 from .. import options, reinforcement, requests, serving
 from ..console import FORMAT_VERSION, Terminal
 from ..files import make_folder, write_files
+from ..flag import flag
 
 if TYPE_CHECKING:
     from ...planner.document.lengths_plan import LengthsPlan
     from ...planner.document.plan import Plan
     from ...planner.targets.emit import Emitted
 
+To = Annotated[str | None, flag("--to", metavar="TARGET", text="Framework to write for [that of the plan, rl: verl].")]
+Launcher = Annotated[
+    str | None,
+    flag("--launcher", metavar="NAME", text="torchrun, slurm, kubernetes, hostfile, ray, skypilot [torchrun]; of a "
+         "serving plan scripts, dynamo, llm-d [scripts]."),
+]
+Version = Annotated[
+    str | None, flag("--target-version", metavar="V", text="Release of the framework [the newest known].")
+]
+Transfer = Annotated[
+    str | None,
+    flag("--transfer", metavar="nixl|mooncake", text="serve: transfer of caches from prefill to decode [nixl]."),
+]
+Directory = Annotated[Path | None, flag("-d", "--directory", metavar="DIR", text="Write here; else print.")]
+
 
 def command(
     context: typer.Context,
     plan: options.PlanFile,
-    to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="TARGET", help="Framework to write for [that of the plan, rl: verl].",
-                     show_default=False),
-    ] = None,
-    launcher: Annotated[
-        str | None, typer.Option("--launcher", metavar="NAME", show_default=False,
-                                 help="torchrun, slurm, kubernetes, hostfile, ray, skypilot [torchrun]; of a serving "
-                                      "plan scripts, dynamo, llm-d [scripts]."),
-    ] = None,
-    version: Annotated[
-        str | None,
-        typer.Option("--target-version", metavar="V", help="Release of the framework [the newest known].",
-                     show_default=False),
-    ] = None,
-    transfer: Annotated[
-        str | None,
-        typer.Option("--transfer", metavar="nixl|mooncake", show_default=False,
-                     help="serve: transfer of caches from prefill to decode [nixl]."),
-    ] = None,
+    to: To = None,
+    launcher: Launcher = None,
+    version: Version = None,
+    transfer: Transfer = None,
     choice: options.Choice = 1,
-    directory: Annotated[
-        Path | None,
-        typer.Option("-d", "--directory", metavar="DIR", help="Write here; else print.", show_default=False),
-    ] = None,
+    directory: Directory = None,
     force: options.Force = False,
-) -> None:  # fmt: skip
+) -> None:
     """Write the files that launch a plan, or print them.
 
     The files are for the target of the plan, or for another that can run it (--to).

@@ -11,6 +11,7 @@ import typer
 from ...errors import MeshwrightError
 from .. import mixed_lengths, options, reinforcement, requests, serving
 from ..console import FORMAT_VERSION, Terminal
+from ..flag import flag
 from ..screens import explain as explain_screen
 from ..screens import listings as listings_screen
 
@@ -23,23 +24,24 @@ if TYPE_CHECKING:
     from ...planner.explain.redistribution import Redistribution
     from ...planner.explain.stage_loads import StageLoads
 
+Choice = Annotated[
+    int, typer.Argument(metavar="#", help="Number of the layout in the plan, or of a step of "
+                        "documents of mixed lengths, or of the deployment [1].", show_default=False)
+]
+WhyNot = Annotated[
+    str | None, flag("--why-not", metavar="ID", text="Compare this layout or deployment with the first.")
+]
+Origins = Annotated[bool, flag("--origins", text="List the origin of each value of the request.")]
+Plot = Annotated[bool, flag("--plot", text="Draw its pipeline, simulated.")]
+
 
 def command(
     context: typer.Context,
     plan: options.PlanFile,
-    choice: Annotated[
-        int, typer.Argument(metavar="#", help="Number of the layout in the plan, or of a step of "
-                            "documents of mixed lengths, or of the deployment [1].", show_default=False)
-    ] = 1,
-    why_not: Annotated[
-        str | None,
-        typer.Option("--why-not", metavar="ID", help="Compare this layout or deployment with the first.",
-                     show_default=False),
-    ] = None,
-    origins: Annotated[
-        bool, typer.Option("--origins", help="List the origin of each value of the request.", show_default=False)
-    ] = False,
-    plot: Annotated[bool, typer.Option("--plot", help="Draw its pipeline, simulated.", show_default=False)] = False,
+    choice: Choice = 1,
+    why_not: WhyNot = None,
+    origins: Origins = False,
+    plot: Plot = False,
 ) -> None:
     """Explain a layout of a plan: time, memory, targets and the search.
 

@@ -10,25 +10,28 @@ import typer
 
 from .. import options, requests
 from ..console import FORMAT_VERSION, Terminal
+from ..flag import flag
 
 if TYPE_CHECKING:
     from ...planner.document.plan import Plan
 
 _MODEL, _CLUSTER = "llama-3.1-8b", "dgx-h100:1"  # without a plan or a flag
 
+PlanArgument = Annotated[
+    Path | None, typer.Argument(metavar="PLAN", help="Plan to begin with, by `plan -o`.", show_default=False)
+]
+Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port [a free one].",
+                                   show_default=False)]  # fmt: skip
+DryRun = Annotated[bool, flag("--dry-run", text="Check all of it, and serve nothing.")]
+
 
 def command(
     context: typer.Context,
-    plan: Annotated[
-        Path | None, typer.Argument(metavar="PLAN", help="Plan to begin with, by `plan -o`.", show_default=False)
-    ] = None,
+    plan: PlanArgument = None,
     model: options.Model = None,
     cluster: options.Cluster = None,
-    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port [a free one].",
-                                    show_default=False)] = 0,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check all of it, and serve nothing.", show_default=False)
-    ] = False,
+    port: Port = 0,
+    dry_run: DryRun = False,
 ) -> None:
     """Open a page in the browser to change model, cluster, batch and hardware, and see the effect at once.
 

@@ -10,26 +10,36 @@ import typer
 from .. import options, reinforcement, requests, serving, serving_flags
 from ..console import FORMAT_VERSION, Terminal
 from ..files import check_writable, write_file
+from ..flag import flag
 from ..screens import import_config as import_screen
 
 if TYPE_CHECKING:
     from ...planner.document.plan import Plan
     from ...planner.importing import Imported
 
+Kind = Annotated[
+    str,
+    typer.Argument(metavar="FORMAT", show_default=False,
+                   help="megatron-args, megatron-bridge, nemo-recipe, torchtitan, deepspeed, accelerate, "
+                "hf-trainer, axolotl, llama-factory, swift, megatron-swift, nemo, nanotron, maxtext, verl, "
+                "nemo-rl, slime, openrlhf, areal, vllm, sglang."),
+]
+Files = Annotated[
+    list[Path],
+    typer.Argument(metavar="FILE...", help="Script, options, TOML, Python, JSON or YAML.", show_default=False),
+]
+Version = Annotated[str | None, flag("--target-version", metavar="V", text="Release of the framework [newest].")]
+Parameters = Annotated[
+    list[str] | None,
+    flag("--arg", metavar="V", text="Parameter of a script, in turn; NAME=V sets a variable or an option, 3=V the "
+         "third one."),
+]
+
 
 def command(
     context: typer.Context,
-    kind: Annotated[
-        str,
-        typer.Argument(metavar="FORMAT", show_default=False,
-                       help="megatron-args, megatron-bridge, nemo-recipe, torchtitan, deepspeed, accelerate, "
-                    "hf-trainer, axolotl, llama-factory, swift, megatron-swift, nemo, nanotron, maxtext, verl, "
-                    "nemo-rl, slime, openrlhf, areal, vllm, sglang."),
-    ],
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE...", help="Script, options, TOML, Python, JSON or YAML.", show_default=False),
-    ],
+    kind: Kind,
+    files: Files,
     model: options.Model = None,
     gpu: options.Gpu = None,
     gpus: options.Gpus = None,
@@ -37,15 +47,8 @@ def command(
     seq_len: options.SeqLen = None,
     global_batch: options.GlobalBatch = None,
     images: options.Images = None,
-    version: Annotated[
-        str | None,
-        typer.Option("--target-version", metavar="V", help="Release of the framework [newest].", show_default=False),
-    ] = None,
-    arguments: Annotated[
-        list[str] | None,
-        typer.Option("--arg", metavar="V", show_default=False,
-                     help="Parameter of a script, in turn; NAME=V sets a variable or an option, 3=V the third one."),
-    ] = None,
+    version: Version = None,
+    arguments: Parameters = None,
     input: serving_flags.Input = None,
     rate: serving_flags.Rate = None,
     ttft: serving_flags.Ttft = None,
@@ -77,8 +80,6 @@ def command(
       meshwright import verl run_grpo.sh --cluster dgx-h100:2 --output 1500
       meshwright import nemo-rl grpo.yaml --cluster dgx-h100:4 --output 2000
     """
-    from ...errors import NoFeasibleLayoutError, UnsupportedError
-    from ...planner import api
     from ...planner.importing import import_config
     from ...planner.targets.engines.command_line import READ_ENGINES
 
@@ -96,15 +97,14 @@ def command(
         terminal.warn(warning)
     if imported.gaps:
         return _show_gaps(terminal, imported, several=len(files) > 1)
+    _compare(terminal, imported, file, force=force)
+
+
+def _compare(terminal: Terminal, imported: Imported, file: Path | None, *, force: bool) -> None:
+    """Prices the layout of the config beside the fastest one. file: of the plan."""
     priced = imported.price()
     switched = imported.price_switched().best.step_s if imported.switched else None
-    plan: Plan | None = None
-    why = ""
-    try:
-        with terminal.progress("searching") as progress:
-            plan = api.plan(imported.request, progress=progress)
-    except (NoFeasibleLayoutError, UnsupportedError) as error:  # where their engine does more than plans for the target
-        why = error.message
+    plan, why = _fastest(terminal, imported)
     if file is not None and plan is not None:
         write_file(file, plan.to_json(), force=force)
     if terminal.settings.json:
@@ -116,6 +116,18 @@ def command(
     saved_as = str(file) if file and plan else None
     terminal.show(import_screen.import_screen(imported, priced, switched, plan or why, saved_as))
     requests.end_with_warnings(terminal, plan)
+
+
+def _fastest(terminal: Terminal, imported: Imported) -> tuple[Plan | None, str]:
+    """The plan, or None and the reason, where their engine does more than plans for the target."""
+    from ...errors import NoFeasibleLayoutError, UnsupportedError
+    from ...planner import api
+
+    try:
+        with terminal.progress("searching") as progress:
+            return api.plan(imported.request, progress=progress), ""
+    except (NoFeasibleLayoutError, UnsupportedError) as error:
+        return None, error.message
 
 
 def _show_gaps(terminal: Terminal, imported: Imported, *, several: bool) -> None:

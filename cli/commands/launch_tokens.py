@@ -9,34 +9,29 @@ import typer
 
 from ...errors import InputError
 from ..console import FORMAT_VERSION, Terminal
+from ..flag import flag
+
+Texts = Annotated[list[Path], typer.Argument(metavar="FILE", help="Text, or JSON lines (.jsonl).", show_default=False)]
+TokenizerOption = Annotated[Path, flag("--tokenizer", metavar="DIR", text="Folder with tokenizer.json.")]
+Directory = Annotated[Path, flag("-d", "--directory", metavar="DIR", text="Write the shards here.")]
+PlanArgument = Annotated[
+    Path | None, flag("--plan", metavar="FILE", text="Check that the tokens fit the model of this plan.")
+]
+Field = Annotated[str, flag("--field", metavar="NAME", text="Text of a JSON line [text].")]
+EndToken = Annotated[int | None, flag("--end-token", metavar="ID", text="Token after each document [eos_token].")]
+ShardTokens = Annotated[str, flag("--shard-tokens", metavar="N", text="Tokens of a shard at most [100M].")]
 
 
 def command(
     context: typer.Context,
-    texts: Annotated[
-        list[Path], typer.Argument(metavar="FILE", help="Text, or JSON lines (.jsonl).", show_default=False)
-    ],
-    tokenizer: Annotated[
-        Path, typer.Option("--tokenizer", metavar="DIR", help="Folder with tokenizer.json.", show_default=False)
-    ],
-    directory: Annotated[
-        Path, typer.Option("-d", "--directory", metavar="DIR", help="Write the shards here.", show_default=False)
-    ],
-    plan: Annotated[
-        Path | None, typer.Option("--plan", metavar="FILE", help="Check that the tokens fit the model of this plan.",
-                                  show_default=False)
-    ] = None,
-    field: Annotated[
-        str, typer.Option("--field", metavar="NAME", help="Text of a JSON line [text].", show_default=False)
-    ] = "text",
-    end_token: Annotated[
-        int | None, typer.Option("--end-token", metavar="ID", help="Token after each document [eos_token].",
-                                 show_default=False)
-    ] = None,
-    shard_tokens: Annotated[
-        str, typer.Option("--shard-tokens", metavar="N", help="Tokens of a shard at most [100M].", show_default=False)
-    ] = "100M",
-) -> None:  # fmt: skip
+    texts: Texts,
+    tokenizer: TokenizerOption,
+    directory: Directory,
+    plan: PlanArgument = None,
+    field: Field = "text",
+    end_token: EndToken = None,
+    shard_tokens: ShardTokens = "100M",
+) -> None:
     """Write token shards for `launch --data` from text, by a Hugging Face tokenizer.
 
     \b

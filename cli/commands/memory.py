@@ -10,6 +10,7 @@ import typer
 
 from .. import options, requests
 from ..console import FORMAT_VERSION, Terminal
+from ..flag import flag
 from ..progress import Progress
 from ..screens import memory as memory_screen
 
@@ -17,8 +18,12 @@ if TYPE_CHECKING:
     from ...planner.document.candidate import Candidate
     from ...planner.document.plan import Plan
     from ...planner.evaluation.conversion import Moved
+    from ...planner.request.load import Request
     from ...planner.request.resolve import Resolved
     from ...runtime.rehearsal.traced import Comparison
+
+Trace = Annotated[bool, flag("--trace", text="Check by running a step of the runtime on tensors without data.")]
+Stage = Annotated[int | None, flag("--stage", metavar="N", text="Trace this stage only [one of each kind].")]
 
 
 def command(
@@ -50,14 +55,8 @@ def command(
     set_: options.SetOption = None,
     target: options.Target = None,
     stack: options.Stack = None,
-    trace: Annotated[
-        bool, typer.Option("--trace", help="Check by running a step of the runtime on tensors without data.",
-                           show_default=False)
-    ] = False,
-    stage: Annotated[
-        int | None, typer.Option("--stage", metavar="N", help="Trace this stage only [one of each kind].",
-                                 show_default=False)
-    ] = None,
+    trace: Trace = False,
+    stage: Stage = None,
 ) -> None:
     """Show the memory of a layout, per pipeline stage and buffer.
 
@@ -72,11 +71,10 @@ def command(
       meshwright memory request.yaml --layout tp8-dp1-mbs1-z1-rsel
       meshwright memory plan.json --choice 2
       meshwright memory plan.json --trace
-    """  # fmt: skip
+    """
     from ...errors import InputError
     from ...planner import api
     from ...planner.drivers.given_layout import overflows
-    from ...planner.request.resolve import resolve
 
     flags = options.request_flags(context)
     terminal: Terminal = context.obj
@@ -87,12 +85,9 @@ def command(
         loaded = api.load_plan(source)
         plan, candidate, evaluated = _of_plan(loaded, layout, choice)
         states = _moved(loaded, plan, candidate)
-    elif layout is not None:
-        plan, candidate, evaluated = _evaluated(resolve(requests.build(source, set_, flags)), layout)
     else:
-        with terminal.progress("searching") as progress:
-            plan = api.plan(requests.build(source, set_, flags), progress=progress)
-        candidate, evaluated = requests.candidate(plan, choice), None
+        built = requests.build(source, set_, flags)
+        plan, candidate, evaluated = _of_request(terminal, built, layout, choice)
     traced = _traced(terminal, plan, candidate, stage, source.name if source else "plan") if trace else []
     if terminal.settings.json:
         terminal.write_json(memory_document(candidate, traced, states))
@@ -104,6 +99,20 @@ def command(
         requests.end_if_interrupted(terminal, plan)
     if evaluated is not None and overflows(evaluated, candidate):
         raise typer.Exit(1)
+
+
+def _of_request(
+    terminal: Terminal, request: Request, layout: str | None, choice: int
+) -> tuple[Plan, Candidate, Resolved | None]:
+    """A layout by its id, with what its request resolved to; else one of the layouts that `plan` would list."""
+    from ...planner import api
+    from ...planner.request.resolve import resolve
+
+    if layout is not None:
+        return _evaluated(resolve(request), layout)
+    with terminal.progress("searching") as progress:
+        plan = api.plan(request, progress=progress)
+    return plan, requests.candidate(plan, choice), None
 
 
 def _of_plan(plan: Plan, layout: str | None, choice: int) -> tuple[Plan, Candidate, Resolved | None]:

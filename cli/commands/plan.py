@@ -12,6 +12,7 @@ from .. import jobs as jobs_side_by_side
 from .. import mixed_lengths, options, reinforcement, requests, rl_flags, serving, serving_flags, training
 from ..console import Terminal
 from ..files import check_writable
+from ..flag import flag
 
 if TYPE_CHECKING:
     from ...planner.request.gpu_counts import GpuRange
@@ -21,41 +22,33 @@ if TYPE_CHECKING:
 
 Stages = Annotated[
     str | None,
-    typer.Option("--stages", metavar="even|own|CHUNKS", show_default=False,
-                 help="Divide the layers evenly, place them best in the best pipelines (slower), or as given: "
-                 "layers of each chunk (3,4,4,3) or its parts (Et*3|(t*4|)*2t*3L) [even; over unlike groups of "
-                 "nodes by speed]."),
+    flag("--stages", metavar="even|own|CHUNKS", text="Divide the layers evenly, place them best in the best pipelines "
+         "(slower), or as given: layers of each chunk (3,4,4,3) or its parts (Et*3|(t*4|)*2t*3L) [even; over unlike "
+         "groups of nodes by speed]."),
 ]
 Layers = Annotated[
-    training.Layers,
-    typer.Option("--layers", metavar="alike|own", show_default=False,
-                 help="Give all layers one strategy, or also search a strategy for each layer [alike]."),
-]
+    training.Layers, flag("--layers", metavar="alike|own", text="Give all layers one strategy, or also search a "
+                          "strategy for each layer [alike]."),
+]  # fmt: skip
 TimeLimit = Annotated[
     str | None,
-    typer.Option("--time-limit", metavar="TIME", show_default=False,
-                 help="Stop the search of a training step with the best so far, as in 30s."),
+    flag("--time-limit", metavar="TIME", text="Stop the search of a training step with the best so far, as in 30s."),
 ]
 Fastest = Annotated[
-    bool,
-    typer.Option("--fastest", help="Choose the fastest layout, even if a simpler one is as fast within "
-                 "the error.", show_default=False),
+    bool, flag("--fastest", text="Choose the fastest layout, even if a simpler one is as fast within the error.")
 ]
 Seed = Annotated[
-    int,
-    typer.Option("--seed", metavar="N", help="Random seed of the node-order search and of the batches that "
-                 "--max-len draws [0].", show_default=False),
-]
+    int, flag("--seed", metavar="N", text="Random seed of the node-order search and of the batches that --max-len "
+              "draws [0]."),
+]  # fmt: skip
 JobsFile = Annotated[
     Path | None,
-    typer.Option("--jobs-file", metavar="FILE", help="Place several models on the cluster, side by side: a YAML "
-                 "file with a list `jobs`.", show_default=False),
+    flag("--jobs-file", metavar="FILE", text="Place several models on the cluster, side by side: a YAML file with a "
+         "list `jobs`."),
 ]
 Trace = Annotated[
-    Path | None,
-    typer.Option("--trace", metavar="FILE", help="Write the best layout's pipeline here, for Perfetto.",
-                 show_default=False),
-]  # fmt: skip
+    Path | None, flag("--trace", metavar="FILE", text="Write the best layout's pipeline here, for Perfetto.")
+]
 
 
 def command(

@@ -55,14 +55,10 @@ def command(
       meshwright profile all --model llama-3.2-1b --gpu h200 --gpus 8 -o node.yaml
       meshwright profile all --device cpu --model tiny.yaml --gpus 2 -o node.yaml
     """
-    from ...errors import InputError
     from ...profiles.profilers import link_ranks
 
     terminal: Terminal = context.obj
-    if terminal.settings.json:
-        raise InputError("`profile all` writes files", hint="`--json` goes with `profile kernels` and the others")
-    if link_ranks.under_torchrun():
-        raise InputError("`profile all` measures one node", hint="torchrun starts `-m meshwright profile links`")
+    _check_alone(terminal)
     files = {what: output.parent / f"{output.stem}.{what}.yaml" for what in ("kernels", "memory", "storage")}
     for path in (output, *files.values()):
         check_writable(path, force=force or resume)
@@ -95,6 +91,17 @@ def command(
         profile_storage.command(context, folder=folder, output=files["storage"], device=device, **common)
     if not dry_run:
         _name(terminal, output, [path for path in files.values() if _tells(path, output)])
+
+
+def _check_alone(terminal: Terminal) -> None:
+    """Raises InputError where one of the profiles is asked for, or ranks of several nodes measure."""
+    from ...errors import InputError
+    from ...profiles.profilers import link_ranks
+
+    if terminal.settings.json:
+        raise InputError("`profile all` writes files", hint="`--json` goes with `profile kernels` and the others")
+    if link_ranks.under_torchrun():
+        raise InputError("`profile all` measures one node", hint="torchrun starts `-m meshwright profile links`")
 
 
 def _begun(path: Path) -> bool:

@@ -10,16 +10,16 @@ import typer
 from .. import mixed_lengths, options, reinforcement, requests, serving
 from ..console import FORMAT_VERSION, Terminal
 from ..files import check_writable, write_file
+from ..flag import flag
+
+Output = Annotated[Path, flag("-o", "--output", metavar="FILE", text="Write the page here [report.html].")]
 
 
 def command(
     context: typer.Context,
     plan: options.PlanFile,
     choice: options.Choice = 1,
-    output: Annotated[
-        Path,
-        typer.Option("-o", "--output", metavar="FILE", help="Write the page here [report.html].", show_default=False),
-    ] = Path("report.html"),
+    output: Output = Path("report.html"),
     force: options.Force = False,
 ) -> None:
     """Write one page on a plan: decision, time, memory, pipeline, sensitivity and all sources.

@@ -8,10 +8,12 @@ import typer
 
 from ..console import Terminal
 
+Kind = Annotated[str, typer.Argument(metavar="KIND", help="Document to describe.", show_default=False)]
+
 
 def command(
     context: typer.Context,
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="Document to describe.", show_default=False)],
+    kind: Kind,
 ) -> None:
     """Print the JSON schema of a request or a plan.
 

@@ -28,12 +28,16 @@ class Kind(StrEnum):
     formats = "formats"
 
 
+KindArgument = Annotated[Kind, typer.Argument(metavar="KIND", help="Catalogue to list.", show_default=False)]
+Name = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="One entry in full, with its sources.", show_default=False)
+]
+
+
 def command(
     context: typer.Context,
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="Catalogue to list.", show_default=False)],
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="One entry in full, with its sources.", show_default=False)
-    ] = None,
+    kind: KindArgument,
+    name: Name = None,
 ) -> None:
     """List known GPUs, models, model families, node types, targets, stacks, techniques or number formats; with a name,
     all about one.

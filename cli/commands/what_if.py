@@ -12,6 +12,7 @@ from ...errors import InputError
 from .. import options, requests, text
 from ..console import Terminal
 from ..files import check_writable, write_file
+from ..flag import flag
 from ..screens import header as header_lines
 from ..screens import sensitivity as sensitivity_screen
 from ..screens import studies as studies_screen
@@ -25,51 +26,34 @@ if TYPE_CHECKING:
 
     PlotWriter = Callable[[Sweep, str], str | bytes]
 
+Changes = Annotated[list[str] | None, flag("--set", metavar="PATH=VALUE", text="Change a number or field; repeatable.")]
+Vary = Annotated[
+    list[str] | None, flag("--vary", metavar="PATH=A..B", text="Vary over a range or a list (a,b,c); two give a map.")
+]
+Study = Annotated[str | None, flag("--study", metavar="NAME", text="Run a study of the list above.")]
+Assume = Annotated[list[str] | None, flag("--assume", metavar="NAME=VALUE", text="Change an assumption of a study.")]
+Replan = Annotated[bool, flag("--replan", text="Also search the best layout for the changed numbers.")]
+Plot = Annotated[Path | None, flag("--plot", metavar="FILE", text="Draw the result: .html (interactive) or .png.")]
+Csv = Annotated[Path | None, flag("--csv", metavar="FILE", text="Write the points as CSV.")]
+Resume = Annotated[
+    Path | None, flag("--resume", metavar="FILE", text="Save searched points here, and resume from them.")
+]
+
 
 def command(
     context: typer.Context,
     plan: options.PlanFile,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Change a number or field; repeatable.", show_default=False),
-    ] = None,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--vary",
-            metavar="PATH=A..B",
-            help="Vary over a range or a list (a,b,c); two give a map.",
-            show_default=False,
-        ),
-    ] = None,
-    study: Annotated[
-        str | None, typer.Option("--study", metavar="NAME", help="Run a study of the list above.", show_default=False)
-    ] = None,
-    assume: Annotated[
-        list[str] | None,
-        typer.Option("--assume", metavar="NAME=VALUE", help="Change an assumption of a study.", show_default=False),
-    ] = None,
-    replan: Annotated[
-        bool, typer.Option("--replan", help="Also search the best layout for the changed numbers.", show_default=False)
-    ] = False,
+    set_: Changes = None,
+    vary: Vary = None,
+    study: Study = None,
+    assume: Assume = None,
+    replan: Replan = False,
     choice: options.Choice = 1,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot", metavar="FILE", help="Draw the result: .html (interactive) or .png.", show_default=False
-        ),
-    ] = None,
-    csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write the points as CSV.", show_default=False)
-    ] = None,
+    plot: Plot = None,
+    csv: Csv = None,
     jobs: options.Jobs = 1,
     executor: options.Executor = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(
-            "--resume", metavar="FILE", help="Save searched points here, and resume from them.", show_default=False
-        ),
-    ] = None,
+    resume: Resume = None,
     force: options.Force = False,
 ) -> None:
     """Price a layout of a plan with changed hardware, prices, batch or sequence length.
@@ -106,11 +90,7 @@ def command(
     terminal: Terminal = context.obj
     loaded = load_plan(plan)
     draw = _drawing(plot)
-    if (plot or csv) and not (vary or study):
-        raise InputError("one change is no curve", hint="`--vary path=a..b` with --plot or --csv; `--json` has all")
-    for path in (plot, csv):
-        if path is not None:
-            check_writable(path, force=force)
+    _check_outputs(plot, csv, several=bool(vary or study), force=force)
     with terminal.progress("studying") as progress:
         try:
             result = what_if(loaded, set=set_ or (), vary=vary or (), study=study, replan=replan, choice=choice,
@@ -122,16 +102,30 @@ def command(
             raise
     result, header = requests.rounded(result), header_lines.header(loaded)
     _write(result, header, csv, plot, draw, force=force)
+    _show(terminal, result, header, csv, plot)
+    if isinstance(result, Comparison) and result.after.held.problems and not replan:
+        raise typer.Exit(1)  # the answer is no
+
+
+def _check_outputs(plot: Path | None, csv: Path | None, *, several: bool, force: bool) -> None:
+    """Raises InputError for a file that cannot be written, or has only one point. several: points."""
+    if (plot or csv) and not several:
+        raise InputError("one change is no curve", hint="`--vary path=a..b` with --plot or --csv; `--json` has all")
+    for path in (plot, csv):
+        if path is not None:
+            check_writable(path, force=force)
+
+
+def _show(terminal: Terminal, result: Result, header: str, *written: Path | None) -> None:
+    """The screen of a study, with the files that it wrote and its warnings."""
     if terminal.settings.json:
         terminal.write_json(result.model_dump(mode="json"))
     *screen, end = screen_of(result, header)
     terminal.show([*screen, *map(text.wrapped, result.notes), end])
-    for path in (csv, plot):
+    for path in written:
         if path is not None:
             terminal.talk(f"Wrote {path}")
     requests.show_warnings(terminal, result.warnings)
-    if isinstance(result, Comparison) and result.after.held.problems and not replan:
-        raise typer.Exit(1)  # the answer is no
 
 
 def screen_of(result: Result, header: str) -> list[Part]:
