@@ -164,12 +164,13 @@ def test_circles_of_types_stay_in_one_folder(tmp_path: Path) -> None:
 
 
 def test_large_circles_are_reported(tmp_path: Path) -> None:
-    files = {f"planner/space/f{i:02}.py": f"from . import f{i + 1:02}" for i in range(14)}
-    found = tree(tmp_path, {**files, "planner/space/f14.py": types_of(".f00")})
+    last = MOST_FILES_OF_A_CIRCLE
+    files = {f"planner/space/f{i}.py": f"from . import f{i + 1}" for i in range(last)}
+    found = tree(tmp_path, {**files, f"planner/space/f{last}.py": types_of(".f0")})
 
     (problem,) = circles(found, MOST_FILES_OF_A_CIRCLE)
-    assert problem.startswith("circle of 15 files, more than 14: planner/space/f00.py, ")
-    assert not circles(found, 15)
+    assert problem.startswith(f"circle of {last + 1} files, more than {last}: planner/space/f0.py, ")
+    assert not circles(found, last + 1)
 
 
 def test_long_files_and_functions_are_reported(tmp_path: Path) -> None:
