@@ -45,10 +45,6 @@ class SamplerBatch(DocumentPart):
         """All groups of all micro-batches."""
         return (group for groups in self.microbatches for group in groups)
 
-    def tokens_of(self, group: SamplerGroup) -> int:
-        """Tokens of the documents of a group."""
-        return sum(self.lengths[seq] for seq in group.seqs)
-
     def group_of(self, micro_batch: int, rank: int) -> SamplerGroup | None:
         """The group of a rank; None while it waits."""
         return next((group for group in self.microbatches[micro_batch] if rank in group.ranks), None)

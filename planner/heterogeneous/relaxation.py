@@ -178,7 +178,7 @@ class _Program:
     messages that nothing hides, and the share of the memory that the fullest device lacks."""
 
     def __init__(self, of: Relaxation, row: int) -> None:
-        self.of, self.num_paths = of, 0
+        self.of = of
         self.layer_s, self.edge_s, self.message_s, self.resident = of.of_row(row)
         self.unhidden_s = of.unhidden_rows(row)
         self.num_chunks, self.num_kinds = self.layer_s.shape[1:]
@@ -216,7 +216,6 @@ class _Program:
     def extend(self, paths: Sequence[Path]) -> None:
         """Add paths, and solve the program from where it stands."""
         self._add(*self._path_rows(paths))
-        self.num_paths += len(paths)
         self.solver.run()
 
     @property
