@@ -1,7 +1,7 @@
 """The command line: finds the command, runs it, and reports errors in one form.
 
 A command is a module of `cli/commands/` with a function `command`, loaded only when it is called: `meshwright --help`
-must not wait for the solvers. What this file imports is what the help waits for.
+must not wait for the solvers. The help waits for all that this file imports.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ cuda_graphs.py, TECudaGraphHelper) are captured per layer and micro-batch in the
 memory. Inside the pool, a later graph takes what an earlier one freed, so activations take as many bytes as without
 graphs: those of the micro-batches in flight. Beside them:
 
-- Nothing outside a graph can use the pool (torch, notes on CUDA, graph memory management). What its kernels work on is
-  kept while a loss is taken or experts run, which work on other memory.
+- Nothing outside a graph can use the pool (torch, notes on CUDA, graph memory management). The buffers of its kernels
+  stay while a loss is taken or experts run, which work on other memory.
 - A graph reads its input where it was captured. The output of the graph of a whole layer is copied into the input of
   the next one, and both stay until the backward pass; eager layers share one tensor. A graph of the router also holds
   the output of the shared experts, which an eager layer adds up and frees, and returns the normed tokens, which then no

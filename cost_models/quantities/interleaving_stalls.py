@@ -118,7 +118,7 @@ def _of_given_split(ends: Ends, pp: int, split: Partition, turns: Turns) -> Arra
 
 
 def _of_splits(ends: Ends, pp: int, splits: Sequence[Partition], turns: Turns) -> Array:
-    """[split, 3] `stall_shares` of splits. What is recomputed counts where stages choose it."""
+    """[split, 3] `stall_shares` of splits. Recomputation counts where stages choose it."""
     pattern, num_kinds, edges, flops = ends
     seconds = np.full((2, len(splits), max(len(split.sizes) for split in splits) // pp, pp), np.nan)
     for n, split in enumerate(splits):

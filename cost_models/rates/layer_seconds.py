@@ -182,8 +182,8 @@ def _cp_overlap(stack: StackSpec, ops: LayerOperations) -> Array:
 def _hide(sums: _Sums, stack: StackSpec, ops: LayerOperations) -> Array:
     """Keep only exposed communication. A share of it hides, at most as long as the overlapped compute.
 
-    tp hides under matmul, cp under attention, ep under both and the element-wise kernels of the layer. What hides
-    slows both sides: `contention` of it shows. Returns the seconds hidden, of all axes.
+    tp hides under matmul, cp under attention, ep under both and the element-wise kernels of the layer. A hidden
+    message slows both sides: `contention` of it shows. Returns the seconds hidden, of all axes.
     """
     every = np.zeros_like(sums.all[0])
     matmul, attention, memory = sums.all[0], sums.all[1], sums.all[2]

@@ -1,4 +1,4 @@
-"""What a device, its links and a software stack do per second: every measured, fitted or assumed constant."""
+"""Rates of a device, its links and a software stack: every measured, fitted or assumed constant."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Orders of a pipeline that no layout names, V-Half and V-Min (arXiv 2405.15362): a published run may have them.
 
-Such a run is priced as ZB-V, whose devices hold the same two chunks. What its own order takes longer is simulated
-beside ZB-V's, with equal devices as slow as the slowest; and it keeps the activations of fewer micro-batches.
+Such a run is priced as ZB-V, whose devices hold the same two chunks. The longer time of its own order is simulated
+beside ZB-V's, with equal devices as slow as the slowest. It keeps the activations of fewer micro-batches.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Its predicted lead says little where it is below the indifference of `evaluation/intervals.py`: the order of two such
 layouts is wrong in four of ten published pairs. Copies to the host and more axes to set up are certain, so they
-decide, in this order: no offloading, few parallel axes, and then the predicted time. What each asks for is searched
-for exactly, in the space of the plan and within its memory budget.
+decide, in this order: no offloading, few parallel axes, and then the predicted time. The layout that each asks for is
+searched for exactly, in the space of the plan and within its memory budget.
 """
 
 from __future__ import annotations

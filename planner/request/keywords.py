@@ -85,7 +85,7 @@ class RequestFields(TypedDict, total=False):
     reward_model: bool | None
     """Whether a reward model is trained: one value per token in place of logits [False]."""
     rounding: Mapping[str, Any] | None
-    """What is rounded while it trains, `{"weights": "forward", "inputs": "dynamic"}` [nothing]."""
+    """Tensors that are rounded in training, `{"weights": "forward", "inputs": "dynamic"}` [nothing]."""
     mtp_layers: int | None
     """Modules of multi-token prediction that are trained, 0: none [those of the model]."""
     total_tokens: int | float | str | None

@@ -1,6 +1,6 @@
 """The partition problem of a layout, out of its ledger.
 
-What a layer costs does not depend on its neighbours, so seconds and bytes of layers are those of one layer on a device
+The cost of a layer does not depend on its neighbours, so seconds and bytes of layers are those of one layer on a device
 of its own. Only transient tensors are not a sum over layers: the problem takes the least that any stage has of them.
 """
 

@@ -1,6 +1,6 @@
 """Reads config modules in Python without running them: the options that a function passes to its container.
 
-What follows their functions (recipes/) is loaded with the first module: plans need none.
+The code that follows their functions (recipes/) is loaded with the first module: plans need none.
 """
 
 from __future__ import annotations

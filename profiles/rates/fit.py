@@ -1,7 +1,7 @@
 """Refits every efficiency from the tables in `profiles/catalogue/measured/`: `python -m meshwright.profiles.rates.fit`.
 
-Least squares on log time with a soft loss, from fixed starts: the same tables give the same `fits.yaml`. What no
-table measures is in `assumptions.yaml`, by hand, each value with its source.
+Least squares on log time with a soft loss, from fixed starts: the same tables give the same `fits.yaml`. Constants
+that no table measures are in `assumptions.yaml`, by hand, each value with its source.
 """
 
 from __future__ import annotations

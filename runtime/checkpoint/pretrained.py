@@ -55,7 +55,7 @@ class Pretrained:
         self.model = named_as(config, model)
         self.tensors = TensorFolder(folder)
         self._prefix = self._left_out_prefix()
-        # DeepSeek-V3 keeps its prediction modules as further layers. What transformers has written lacks them.
+        # DeepSeek-V3 keeps its prediction modules as further layers. Folders that transformers wrote lack them.
         stored = range(int(config.get("num_nextn_predict_layers") or 0))
         self._predictions = tuple(self._in_file(prediction_prefix(self.model, number)) for number in stored)
         if not any(name.startswith(self._predictions) for name in self.tensors.entries):

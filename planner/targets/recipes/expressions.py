@@ -112,7 +112,7 @@ class Expressions(ABC):
         return self.given(node, state)
 
     def _parts(self, node: ast.expr, state: State) -> Value:
-        """An expression of expressions. What a dict or set holds may be changed through it."""
+        """An expression of expressions. The items of a dict or set may be changed through it."""
         values = [self.evaluate(part, state) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
         if isinstance(node, ast.List | ast.Tuple) and any(isinstance(value, Ref | Items) for value in values):
             return Items(tuple(values))
