@@ -13,9 +13,12 @@ from ..errors import InputError
 
 Dimension = Literal["B", "B/s", "s", "FLOP/s", "count", "W", "Hz", "USD/h"]
 
+GIB = 2.0**30
+HOUR_S, DAY_S = 3600.0, 86400.0
+
 _PREFIX = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
-_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
-_TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": GIB, "Ti": 2.0**40, "Pi": 2.0**50}
+_TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": HOUR_S, "d": DAY_S}
 _COUNT = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _NUMBER = re.compile(r"^\s*([-+]?[0-9][0-9_,]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?)\s*([^\s].*?)?\s*$")
 _HINTS: dict[Dimension, str] = {
@@ -94,7 +97,7 @@ def _bytes_factor(unit: str) -> float | None:
 
 def gib(num_bytes: float) -> str:
     """Bytes for people: GiB with one digit (`61.3`), two below 10."""
-    value = num_bytes / 2**30
+    value = num_bytes / GIB
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}"
 
 

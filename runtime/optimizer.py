@@ -12,7 +12,7 @@ from torch import Tensor
 from .failures import RunFailed
 from .job import Job
 
-MOMENTUM = 0.9
+MOMENTUM = 0.9  # of SGD
 
 
 def build_optimizer(job: Job, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:

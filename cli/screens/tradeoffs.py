@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from ...cost_models.units import DAY_S
 from .. import text
 from ..console import table
 from .facts import Facts
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 MOST_ROWS = 12
 # Axis of a frontier -> field of TradeoffChoice (AXES of planner/studies/tradeoffs.py).
 _FIELDS = {"time": "step_s", "memory": "device_bytes", "gpus": "num_gpus", "cost": "usd_per_mtoken"}
-_DAY_S = 86400.0
 
 
 def frontier_screen(result: Frontier, most: int = MOST_ROWS) -> list[Part]:
@@ -170,7 +170,7 @@ def _closing(result: Curve) -> list[str]:
     spent = f"{text.count(best.cost_usd)} USD" if best.cost_usd is not None else ""
     spent = spent or f"{text.count(best.gpu_hours or 0.0)} GPU-hours"
     line = f"{best.num_gpus:,} GPUs train on {text.count(result.total_tokens or 0.0)} tokens in "
-    line += f"{text.significant(best.days)} of {text.significant(result.deadline_s / _DAY_S)} days, for {spent}."
+    line += f"{text.significant(best.days)} of {text.significant(result.deadline_s / DAY_S)} days, for {spent}."
     proof = "" if result.stopped else " Proven: no other number of GPUs tried does it for less, by this model."
     return [text.wrapped(line + proof), *unproven]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...cost_models.quantities.params import expert_parameters, total_parameters
+from ...cost_models.units import GIB
 from ...errors import InputError, NoFeasibleLayoutError
 from ...profiles.io.reader import read_text
 from ..document.rl_plan import RlCandidate, RlPlan
@@ -24,7 +25,6 @@ from ..workflows.resolve import rl_problem_of
 from ..workflows.runs import placed
 from .reinforcement import plan_rl
 
-_GIB = 2.0**30
 _WEIGHTS = 2.0  # bytes of a parameter
 _PROMPT = 512  # tokens, where neither a flag nor a config gives them
 
@@ -128,7 +128,7 @@ def _holds_a_cache(step: StatedStep, rl: RlProblem) -> None:
     weights = _WEIGHTS * (dense + experts / max(step.generate["ep"], tp))
     if weights >= room:
         raise InputError(
-            f"{step.memory_option} {step.memory_share:g} of {memory / _GIB:.1f} GiB is "
-            f"{room / _GIB:.1f} GiB: {weights / _GIB:.1f} GiB of weights leave no KV cache",
+            f"{step.memory_option} {step.memory_share:g} of {memory / GIB:.1f} GiB is "
+            f"{room / GIB:.1f} GiB: {weights / GIB:.1f} GiB of weights leave no KV cache",
             hint="a larger share, or a larger tensor parallel size")  # fmt: skip
 

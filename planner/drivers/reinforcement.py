@@ -8,6 +8,7 @@ from dataclasses import replace
 from ..._version import __version__
 from ...cost_models.quantities.params import total_parameters
 from ...cost_models.specs.documents import spec_to_dict
+from ...cost_models.units import GIB
 from ...errors import NoFeasibleLayoutError, UnsupportedError
 from ...profiles.cluster.document import cluster_to_dict
 from ..document.base import rounded
@@ -25,7 +26,6 @@ from ..workflows.schedule import owners_of
 from ..workflows.search import TOLERANCE, PlacementResult
 from ..workflows.splits import Answer, search_all
 
-_GIB = 2.0**30
 _WEIGHTS = 2.0  # bytes of a parameter
 
 
@@ -107,7 +107,7 @@ def _no_place(prices: Prices, work: RlWorkload) -> NoFeasibleLayoutError:
         if prices.of(call, gpus) is not None:
             continue
         weights = total_parameters(rl.models[call.role]) * _WEIGHTS
-        room = f"{weights / _GIB:,.1f} GiB of weights over {gpus} GPUs of {memory / _GIB:,.1f} GiB"
+        room = f"{weights / GIB:,.1f} GiB of weights over {gpus} GPUs of {memory / GIB:,.1f} GiB"
         if call.kind == "generate":
             text = (f"the KV cache holds no answer: {room} leave no room for {work.input} + {math.ceil(work.output)} "
                     f"tokens in any layout of {rl.engine}{runs}")  # fmt: skip
@@ -128,9 +128,9 @@ def _beside(prices: Prices) -> str:
     for role, call in owners_of(graph_of(rl.work)).items():
         option = prices.of(call, gpus)
         if option is not None:
-            kept[role] = min(it.kept_bytes + it.host_bytes for it in (option, *option.leaner)) / _GIB
+            kept[role] = min(it.kept_bytes + it.host_bytes for it in (option, *option.leaner)) / GIB
     if math.isinf(prices.host_bytes):
         return ""
     parts = " + ".join(f"{role} {gib:.1f}" for role, gib in kept.items())
     return (f": of each GPU {parts} = {sum(kept.values()):.1f} GiB leave for the host while others have it, and its "
-            f"part of host memory has {prices.host_bytes / _GIB:.1f} GiB for them")  # fmt: skip
+            f"part of host memory has {prices.host_bytes / GIB:.1f} GiB for them")  # fmt: skip

@@ -54,7 +54,7 @@ from ..targets.engines.registry import about_serving
 # Deployments whose loads differ by less are not told apart: half of the median error of TPOT on published runs
 # (docs/guides/serving.md).
 INDIFFERENCE = 0.05
-_MOST_SIMULATED = 8
+_MOST_SIMULATED = 8  # deployments, in turn, until one keeps the promises
 _UNITS: dict[tuple[bool, bool], Unit] = {(True, False): "USD/h", (False, False): "GPUs", (True, True): "USD",
                                          (False, True): "GPU-hours"}  # rented, over the hours of a day
 _EQUAL = 1e-9  # relative: values that differ by less

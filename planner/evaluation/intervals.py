@@ -18,7 +18,7 @@ from ...profiles.io.folders import PUBLISHED
 from ...profiles.rates.calibration import load_yaml
 
 FILE = PUBLISHED / "intervals.yaml"
-CLAIMED = 0.9
+CLAIMED = 0.9  # share of published runs that an interval holds
 KINDS = ("moe", "fsdp", "pp", "dense")  # the first that the regime names
 Factors = tuple[float, float]
 

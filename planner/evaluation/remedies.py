@@ -20,6 +20,7 @@ from ..targets.registry import TARGETS, able_to_train
 from .candidates import candidates
 from .staged import Staged
 
+# Times as many nodes, tried in turn.
 _GROWTH = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _SECONDS = 3.0  # of CPU: as long as a plan takes
 _RANK = 16  # of the adapters that are tried

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...cost_models.units import DAY_S, HOUR_S
 from ..document.candidate import Candidate
 from ..document.plan import Plan
-
-_DAY_S, _HOUR_S = 86_400.0, 3_600.0
 
 
 @dataclass(frozen=True)
@@ -37,10 +36,10 @@ def outlook(plan: Plan, candidate: Candidate) -> Outlook:
     groups = _used(plan.resolved["cluster"]["groups"], candidate)
     num_gpus = sum(_num_gpus(group) for group in groups)
     spot = plan.resolved.get("spot")
-    tokens_per_day = candidate.tokens_per_s_per_gpu * num_gpus * _DAY_S * (spot["goodput"] if spot else 1.0)
+    tokens_per_day = candidate.tokens_per_s_per_gpu * num_gpus * DAY_S * (spot["goodput"] if spot else 1.0)
     run_tokens = plan.resolved["workload"].get("total_tokens")
     days = run_tokens / tokens_per_day if run_tokens else 1.0
-    gpu_hours = days * num_gpus * _DAY_S / _HOUR_S
+    gpu_hours = days * num_gpus * DAY_S / HOUR_S
     price, price_of = price_per_hour(groups)
     powers = [group["gpu"].get("tdp_w") for group in groups]
     watts = sum(power * _num_gpus(group) for power, group in zip(powers, groups, strict=True)) if all(powers) else None
@@ -48,7 +47,7 @@ def outlook(plan: Plan, candidate: Candidate) -> Outlook:
         whole_run=bool(run_tokens), tokens=float(run_tokens or tokens_per_day), days=days,
         tokens_per_day=tokens_per_day, gpu_hours=gpu_hours,
         usd_per_gpu_hour=None if price is None else price / num_gpus, price_of=price_of, spot=spot,
-        mwh=None if watts is None else watts * days * _DAY_S / _HOUR_S / 1e6,
+        mwh=None if watts is None else watts * days * DAY_S / HOUR_S / 1e6,
     )  # fmt: skip
 
 

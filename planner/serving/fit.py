@@ -39,7 +39,7 @@ PRIORS: Mapping[str, tuple[float, float]] = {
     "short_s": (2.5e-6, 0.3), "latency_share": (0.5, 0.5), "traffic_share": (0.8, 0.5), "sequence_s": (10e-6, 1.0),
     "burst": (1.0, 0.5), "prompt_token_s": (5e-6, 0.7), "step_s": (1.2e-3, 0.4),
 }  # fmt: skip
-HOST_PRIOR = (40e-3, 0.5)
+HOST_PRIOR = (40e-3, 0.5)  # the same of `Engines.hosts`
 _STEP = 0.005  # of differences, in prior widths
 _ROUNDS, _THIRDS = 100, 8  # at most: steps, and cuts of one
 _CONVERGED = 1e-5  # relative gain of a step below which the next one is the last

@@ -47,7 +47,7 @@ _PAIRS = (("host_s", "compute_share"), ("step_s", "bandwidth_share"))
 # Slope over scatter from which a prior width is narrowed to UNIDENTIFIED.
 _LEAST_SLOPE = (UNIDENTIFIED**-2 - 1.0) ** 0.5
 _STEP = 0.05  # of differences, in prior widths
-_ROUNDS = 12
+_ROUNDS = 12  # of Gauss-Newton
 _BOUND = 4.0  # prior widths
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from ...cost_models.arrays import Array
 from ...cost_models.serving.percentiles import Latencies
 from ...cost_models.serving.pool import MEMORY_SHARE
+from ...cost_models.units import GIB
 from ...errors import NoFeasibleLayoutError
 from .candidates import Demand, deployment_id, layout_id
 from .disaggregated import search_disaggregated, without_transfer
@@ -16,8 +17,6 @@ from .instance import Instance, pool
 from .promises import ALONE, holds_a_sequence, priced, unpromised
 from .search import Deployment, DeploymentResult, search
 from .space import Space, Spaces
-
-_GIB = 2.0**30
 
 
 def no_deployment(
@@ -84,14 +83,14 @@ def _no_memory(instances: Sequence[Instance], demand: Demand) -> NoFeasibleLayou
     shared = columns.prefix_bytes(np.array(requests.running_prompt), requests.prefix_hit)
     held = columns.held_bytes(np.array(requests.longest), np.array(0.0))
     needed = ((held + (requests.prefixes - 1.0) * shared * (requests.prefixes > 0)) * columns.fullest_share)[best]
-    whole, weights = columns.memory_bytes[best] * MEMORY_SHARE / _GIB, columns.weights_bytes[best] / _GIB
+    whole, weights = columns.memory_bytes[best] * MEMORY_SHARE / GIB, columns.weights_bytes[best] / GIB
     working = float(np.broadcast_to(columns.working_bytes, room.shape)[best])
     name = layout_id(instances[best].layout)
     beside = f"{requests.prefixes:,.0f} shared prefixes and " if requests.prefixes > 1 else ""
     what = "a pass has room for no sequence" if columns.methods.fills else "the KV cache holds no sequence"
     text = (f"{what}: of {whole:.1f} GiB of a GPU for the engine, {name} "
-            f"takes {weights:.1f} for weights and {working / _GIB:.1f} for buffers, which leaves "
-            f"{max(room[best], 0.0) / _GIB:.1f} for {beside}a sequence of {needed / _GIB:.2f}"
+            f"takes {weights:.1f} for weights and {working / GIB:.1f} for buffers, which leaves "
+            f"{max(room[best], 0.0) / GIB:.1f} for {beside}a sequence of {needed / GIB:.2f}"
             f"{'' if len(requests.weights) == 1 else f', the longest: {requests.longest:,.0f} tokens'}")  # fmt: skip
     return NoFeasibleLayoutError(text, hint="more GPUs for an instance, `--dtype fp8`, or shorter requests")
 

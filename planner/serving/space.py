@@ -20,7 +20,7 @@ from ..document.serving_plan import ROLES
 from .instance import Instance, InstanceLayout, Passes, Speculation, plain_pool
 
 CHUNKS = (2048, 4096, 8192, 16384)  # prompt tokens of an iteration that are compared
-_MOST_STAGES = 16
+_MOST_STAGES = 16  # of an instance
 _ALL = 0  # of the axis `ep`: all GPUs of a stage share the experts
 
 

@@ -18,7 +18,7 @@ from .fit import Runs, fit, predicted
 from .folds import FOLDS, held_out
 from .row import LeftOut, ServingCase, read_serving_row
 
-_LOW_CONCURRENCY = 16
+_LOW_CONCURRENCY = 16  # up to which TTFT is judged by itself: prompts hardly wait
 _TIE = 0.03  # of the logarithm of a measurement: nearer layouts are in no order
 _TTFT, _TPOT, _THROUGHPUT = range(3)
 

@@ -16,13 +16,13 @@ from __future__ import annotations
 import math
 
 from ...cost_models import units
+from ...cost_models.units import DAY_S, HOUR_S
 from ...errors import InputError
 from ..evaluation.interruptions import ASSUMED, DIMENSIONS, checkpoint_bytes, goodput, run_mtbf_s
 from .assumed import Assumption, assumptions
 from .base import Part, Question, Result
 from .pricing import price_held
 
-_DAY_S, _HOUR_S = 86_400.0, 3600.0
 _ASSUMED = {
     "gpu_mtbf": ASSUMED["gpu_mtbf"],
     "write_bandwidth": ASSUMED["write_bandwidth"],
@@ -51,7 +51,7 @@ class Remedy(Part):
 
     def at_price(self, usd_per_hour: float | None) -> Remedy:
         """The remedy where the cluster costs so much."""
-        usd = None if usd_per_hour is None else self.lost_s_per_day / _HOUR_S * usd_per_hour
+        usd = None if usd_per_hour is None else self.lost_s_per_day / HOUR_S * usd_per_hour
         return self.model_copy(update={"usd_per_day": usd})
 
 
@@ -115,4 +115,4 @@ def run(question: Question) -> Faults:
 
 def _remedy(name: str, stops_s: float, redone_s: float, kept: float, share: float) -> Remedy:
     return Remedy(name=name, stops_s=stops_s, redone_s=redone_s, kept=kept, goodput=share,
-                  lost_s_per_day=(1 - share) * _DAY_S)  # fmt: skip
+                  lost_s_per_day=(1 - share) * DAY_S)  # fmt: skip

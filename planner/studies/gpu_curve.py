@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from ...cost_models.units import DAY_S
 from ...errors import InputError, MeshwrightError, NoFeasibleLayoutError, SearchInterrupted
 from ..evaluation.intervals import indifference
 from ..request.gpu_counts import Counts, GpuRange, counts
@@ -16,7 +17,6 @@ from ..search.tasks import Answer, Progress, Rounds, Task
 from .tradeoffs import GpuCountsResult, Part, TradeoffChoice, counts_to_dict, nothing
 
 Status = Literal["searched", "none legal", "nothing fits", "too slow", "dearer", "cut short", "not reached"]
-_DAY_S = 86400.0
 _ROUNDING = 1e-8  # days and seconds are told with nine digits
 _FURTHER = (2, 4, 8, 16, 32)  # times the largest number that was asked for, when that misses the deadline
 
@@ -137,7 +137,7 @@ def _missed(
     if rounds.stopped is not None:
         return SearchInterrupted(f"stopped ({rounds.stopped}) before any number of GPUs met the deadline")
     least = min(best, key=lambda choice: (choice.step_s, choice.num_gpus))
-    deadline, days = f"{deadline_s / _DAY_S:.3g} days", f"{least.days:.3g} days"
+    deadline, days = f"{deadline_s / DAY_S:.3g} days", f"{least.days:.3g} days"
     slowest_s = _step_limit_s(sizes[0], deadline_s)
     more = _enough(tried, rounds, slowest_s)
     tokens = f"{(sizes[0].workload.total_tokens or 0) / 1e9:,g} billion"

@@ -20,6 +20,7 @@ from ...cost_models.quantities.stages import Partition
 from ...cost_models.quantities.tables import build, index_keys
 from ...cost_models.rates.rates import Rates
 from ...cost_models.step import step
+from ...cost_models.units import HOUR_S
 from ...errors import InputError, NoFeasibleLayoutError
 from ..document.candidate import Candidate
 from ..document.partitions import layout_id
@@ -37,7 +38,7 @@ _LABELS = ("source", "sources", "name")  # of where a number comes from: they ch
 # What knobs of the hardware turn: the formulas only multiply and divide by these, so they may be arrays.
 _TURNED = ("peak_flops_per_s", "memory_bw_bytes_per_s", "bw_bytes_per_s", "latency_s", "pcie_bw_bytes_per_s",
            "host_memory_bw_bytes_per_s", "ramp_k", "vector_flops_per_s")  # fmt: skip
-_SECONDS_PER_HOUR, _TRILLION = 3600.0, 1e12
+_TRILLION = 1e12
 
 
 class Priced(BaseModel):
@@ -214,7 +215,7 @@ def _priced(resolved: Resolved, held_layout: HeldLayout, row: _Row, problems: tu
         problems += ("out of host memory",)
     usd, watts = resolved.cluster.usd_per_hour, gpu_watts(resolved)
     expected = on_spot(resolved)
-    hours = _TRILLION / resolved.workload.tokens_per_step * row.step_s / _SECONDS_PER_HOUR
+    hours = _TRILLION / resolved.workload.tokens_per_step * row.step_s / HOUR_S
     hours /= 1.0 if expected is None else expected.goodput
     return Priced(
         layout_id=held_layout.id, num_gpus=resolved.cluster.num_gpus, step_s=row.step_s, terms=dict(row.terms),

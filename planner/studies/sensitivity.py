@@ -13,9 +13,9 @@ from .base import Part, Question, Result
 from .knobs import HARDWARE, KNOBS, Knob
 from .pricing import HeldLayout, Priced, better, price_held, replanned
 
-WORTH = 0.02
-_STEP = 1.01
-_PER_OCTAVE = 4
+WORTH = 0.02  # share of a step
+_STEP = 1.01  # factor of the differences that give an elasticity
+_PER_OCTAVE = 4  # values that are tried
 _OCTAVES = (-6, 8)  # the range in which a break-even is looked for
 _SOFTWARE = (*(f"stack.{axis}_overlap" for axis in ("tp", "dp", "fsdp", "cp", "ep")), "stack.host_s_per_kernel")
 

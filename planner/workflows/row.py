@@ -35,9 +35,9 @@ _ALL = {"micro_batch": 1, "zero": 1, "etp": 1, "offload": 0, "offload_layers": 0
 _RECOMPUTE = {"deepseek-v3": 2, "qwen3-235b-a22b": 2, "qwen3-30b-a3b": 0}
 _PERMUTES = ("deepseek-v3", "qwen3-235b-a22b")
 # Single recipes, by their names, have others: gpu_memory_utilization, where it is neither that of grpo_math_1B.yaml nor
-# that of all that generate apart; GPUs beside colocated.resources.num_nodes, where those are not half of the nodes.
+# that of all disaggregated ones; GPUs beside colocated.resources.num_nodes, where those are not half of the nodes.
 _SHARES = {"deepseek-v3-32n4g": 0.3, "deepseek-v3-64n4g": 0.3, "qwen3-235b-a22b-16n4g": 0.4}
-_USUAL_SHARE, _SHARE_APART = 0.6, 0.8
+_USUAL_SHARE, _DISAGGREGATED_SHARE = 0.6, 0.8
 _TRAINERS = {"qwen3-30b-a3b-24n8g-async-8off": 128}
 _NODES = {"gb200": 4}  # GPUs of a node in their names; others have 8
 _PROMPT = 128  # tokens of a question in the data of NeMo-RL's tables (OpenMathInstruct-2), assumed
@@ -154,7 +154,7 @@ def _switches(model: str) -> Settings:
 
 
 def _share(recipe: str, lag: int) -> float:
-    return _SHARE_APART if lag else _SHARES.get(recipe, _USUAL_SHARE)
+    return _DISAGGREGATED_SHARE if lag else _SHARES.get(recipe, _USUAL_SHARE)
 
 
 def _pair(row: RowReader) -> str:

@@ -15,6 +15,7 @@ from .reference_devices import DEVICES, V100
 from .tables import columns, table
 
 OP_NAMES = ("base_s", "hop_s", "efficiency", "pair_excess", "ramp")
+# Bounds keep the fit in the range of physical values; the start is a usual network.
 OP_BOUNDS = ((1e-7, 1e-4), (0.0, 2e-5), (0.01, 1.2), (-0.6, 2.0), (0.0, 6.0))
 OP_START = (5e-6, 1e-6, 0.7, 0.2, 1.0)
 MEASURED_OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ....cost_models.units import GIB
 from .base import Check, chosen, priced, shown_s, single_gpus
 
 # OPT of liangyuwang/zo2 (1c5931b, README and test/mezo_sgd/hf_opt): hidden, layers, heads -> GB that it measured with
@@ -12,7 +13,6 @@ from .base import Check, chosen, priced, shown_s, single_gpus
 # kernel.
 _OPT = {(2048, 24, 32): 3.75, (2560, 32, 32): 4.14, (4096, 32, 32): 4.99, (5120, 40, 40): 6.18, (7168, 48, 56): 8.86,
         (9216, 64, 72): 12.07, (12288, 96, 96): 18.04}  # fmt: skip
-_GIB = 2**30
 
 
 def _opt(hidden: int, layers: int, heads: int) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def zo2_gib(sizes: tuple[int, int, int], neutral: bool) -> float:
     """GiB of a model of these sizes on one GPU."""
     step = priced("dp1-mbs1-z0-rnone-fp16", chosen("distzo2", neutral), global_batch=1,
                   cluster=single_gpus(1, 100, "a100-sxm-80gb"), **_opt(*sizes))  # fmt: skip
-    return step.memory[0].device_bytes / _GIB
+    return step.memory[0].device_bytes / GIB
 
 
 def _zo2_memory(neutral: bool) -> float:
@@ -38,7 +38,7 @@ def _distzo2(neutral: bool) -> float:
     asked = {"gpu": "a100-sxm-80gb", **_opt(12288, 96, 96)}
     one = priced("dp1-mbs1-z0-rnone-fp16", chosen("distzo2", False), gpus=1, global_batch=1, **asked)
     four = priced("dp4-mbs1-z3-rnone-fp16", chosen("distzo2", neutral), gpus=4, global_batch=4, **asked)
-    fits = max(one.memory[0].device_bytes, four.memory[0].device_bytes) < 80 * _GIB
+    fits = max(one.memory[0].device_bytes, four.memory[0].device_bytes) < 80 * GIB
     return 4 * one.step_s / four.step_s if fits else 0.0
 
 
