@@ -162,7 +162,7 @@ class LayerwisePipeline:
         return cycle, room
 
     def hops_s(self, total: Array, slowest: Array) -> Array:
-        """Seconds of stage-to-stage messages that nothing hides."""
+        """[...] seconds of stage-to-stage messages that nothing hides."""
         pp, m, hop_s, link_s = (np.array(float(x)) for x in (self.pp, self.m, self.hop_s, self.link_s))
         return one_f_one_b_hop_s(pp, m, hop_s, link_s, total, slowest)
 

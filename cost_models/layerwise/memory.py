@@ -74,7 +74,7 @@ def alone(whole: Ledger) -> Ledger:
 
 
 def share(part: Array, whole: Array) -> Array:
-    """part / whole; 0 where there is nothing."""
+    """part / whole, in the shape of `part`; 0 where there is nothing."""
     return np.divide(part, whole, out=np.zeros_like(part), where=np.broadcast_to(whole > 0, part.shape))
 
 

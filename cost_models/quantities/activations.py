@@ -30,7 +30,7 @@ class Activations:
 
     @cached_property
     def saved(self) -> list[Array]:
-        """Per profile: bytes of activations per micro-batch."""
+        """Per profile: [n] bytes of activations per micro-batch."""
         ledger = self.ledger
         if not self.recomputes_some_layers:
             return [ledger.on_profile(j, self.per_kind) + self._once(j, kept_once) for j in range(ledger.num_profiles)]
@@ -48,7 +48,7 @@ class Activations:
 
     @cached_property
     def saved_back(self) -> list[Array]:
-        """Per profile: what of `saved` is on the chunk that a V comes back through."""
+        """Per profile: [n] bytes of `saved` on the chunk that a V comes back through."""
         ledger = self.ledger
         if not self.recomputes_some_layers:
             return [weighted(counts, self.per_kind) for counts in ledger.back]

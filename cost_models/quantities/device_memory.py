@@ -64,7 +64,7 @@ class DeviceMemory:
         return {**self.states(j), **self.beside_states(j, gathered=gathered)}
 
     def beside_states(self, j: int, *, gathered: bool = True) -> dict[str, Array]:
-        """The buffers that are not states."""
+        """The buffers that are not states, of those of `buffers`: [n] bytes each."""
         passing = self._beside_by_moment(j, gathered)
         fullest = np.argmax(sum(passing.values()), axis=0)
         pick = np.arange(len(self.ledger.layouts))
@@ -226,8 +226,8 @@ class DeviceMemory:
         return np.minimum(first, last) if splits.is_bound else np.maximum(first, last)
 
     def activations(self, j: int, device: Array | None = None) -> Array:
-        """The same on the GPU; where activations are offloaded, those of one layer, or of two where one moves while the
-        other is computed. If only some layers are recomputed, of these: what they make again is in `workspace`."""
+        """[2, n] of `resident` on the GPU: where activations are offloaded, those of one layer, or of two where one
+        moves while the other is computed. Of layers that are recomputed, `workspace` has what they make again."""
         ledger = self.ledger
         resident = self.resident(j, device)
         if self.offloads is not None:

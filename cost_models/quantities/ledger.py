@@ -124,7 +124,7 @@ class Ledger:
         return self.first_layers(self.counts[j], rows, self.layouts["recompute_layers"])
 
     def recomputed_back(self, j: int, rows: dict[int, Array]) -> Array:
-        """The same of the chunk that comes back through a V: what is left of n layers for it."""
+        """[n] the same of the chunk that comes back through a V: the layers that are left of n for it."""
         if self.splits.recomputed_back is not None:
             return weighted(self.of_split(self.splits.recomputed_back, j), rows)
         # Layers are recomputed in the order of the model, so the chunk that comes back has its turn after the other.
@@ -171,7 +171,7 @@ class Ledger:
 
     @cached_property
     def trained(self) -> list[tuple[Array, Array]]:
-        """Per profile: trained (dense, expert) parameters of a rank before ZeRO."""
+        """Per profile: [n] trained (dense, expert) parameters of a rank before ZeRO."""
         dense = self.per_kind(self.tables.parameters["trained_dense"])
         experts = self.per_kind(self.tables.parameters["trained_experts"])
         has_experts = self.problem.model.is_moe
@@ -195,7 +195,7 @@ class Ledger:
 
     @cached_property
     def updated(self) -> list[Array]:
-        """Per profile: parameters a rank's optimizer steps over, its shard from ZeRO-1 on."""
+        """Per profile: [n] parameters a rank's optimizer steps over, its shard from ZeRO-1 on."""
         dense, experts = self.dense_groups.shard, self.expert_groups.shard
         return [d / dense + e / experts for d, e in self.trained]
 
@@ -255,6 +255,7 @@ def _layers(counts: dict[int, Array], num_kinds: int) -> Array:
 
 
 def weighted(counts: dict[int, Array], rows: dict[int, Array]) -> Array:
+    """[n] sum over kinds of counts [n] times rows [n]; 0 without kinds."""
     total: Array | None = None
     for kind, count in counts.items():
         of_kind = count * rows[kind]

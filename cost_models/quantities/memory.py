@@ -104,8 +104,8 @@ BUCKET_ELEMENTS = 5e8
 
 
 def flat_buffer_bytes(stack: StackSpec, states: StateBytes, whole: Array, updated: Array) -> Array:
-    """Bytes of the flat copies of StackSpec.flat_buffers, of a rank that has the gradients of `whole` parameters and
-    updates `updated`. They are blocks of their own: one that is larger than what activations free is new memory."""
+    """[n] bytes of the flat copies of StackSpec.flat_buffers, of a rank that has the gradients of `whole` parameters
+    and updates `updated`. They are blocks of their own: one that is larger than what activations free is new memory."""
     if stack.flat_buffers == "none":
         return np.zeros_like(whole)
     bucket = np.minimum(BUCKET_ELEMENTS, whole)

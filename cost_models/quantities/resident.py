@@ -18,7 +18,7 @@ Moment = list[Array]  # [n] micro-batches held from F to I, of the chunk there a
 
 
 def in_flight(schedule: Ints, pp: Array, vpp: Array, m: Array, device: Array) -> Array:
-    """Micro-batches whose activations device `device` holds at its peak, in units of all its chunks: those of
+    """[n] micro-batches whose activations device `device` holds at its peak, in units of all its chunks: those of
     `_IN_FLIGHT`, and never more than there are."""
     columns = np.broadcast_arrays(schedule, pp, vpp, m, device)
     most = np.empty(columns[0].shape)

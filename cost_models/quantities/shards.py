@@ -53,16 +53,17 @@ class Shard:
         )  # fmt: skip
 
     def head_parts(self, stack: StackSpec) -> Array:
-        """Parts that the head is split into over tp."""
+        """[key] parts that the head is split into over tp."""
         return np.where((stack.tp_plan == "by-projection") & (self.sp == 0), 1.0, self.tp)
 
     def loss_parts(self, stack: StackSpec) -> Array:
-        """Parts that the loss is split into over tp."""
+        """[key] parts that the loss is split into over tp."""
         return self.head_parts(stack) if stack.split_logits else np.ones_like(self.tp)
 
 
 def ulysses_degree(model: ModelSpec, keys: Mapping[str, NDArray[np.int64]]) -> Array:
-    """Ranks that exchange heads instead of keys and values: cp under ulysses, a proper divisor under ring+ulysses.
+    """[key] ranks that exchange heads instead of keys and values: cp under ulysses, a proper divisor under
+    ring+ulysses.
 
     The hybrid (USP, arXiv 2405.07719) takes the largest divisor of cp, below cp, that divides the KV heads of a rank.
     """

@@ -253,7 +253,7 @@ def custom_splits(
     devices = chunk_devices(pp, vpp, folded)
 
     def by_device(chunks: Array) -> tuple[Array, Array | None]:
-        """Sums, and what of them comes back."""
+        """[1, device, kind] sums, and the part of them that comes back."""
         return on_devices(chunks, devices)[None], chunks[: pp - 1 : -1][None] if folded else None
 
     rows, back = by_device(chunk_rows(pattern, num_kinds, edges, pp, vpp, folded, partition.sizes))

@@ -290,7 +290,7 @@ def operations(problem: Problem, keys: Mapping[str, NDArray[np.int64]]) -> tuple
 
 
 def index_keys(columns: Mapping[str, NDArray[np.int64]]) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.int64]]:
-    """The distinct shard keys of a batch, and for each row the index of its key."""
+    """[key] columns of the distinct shard keys of a batch, and [n] the index of each row's key."""
     rows = {name: np.asarray(columns[name], dtype=np.int64) for name in KEY_FIELDS}
     first, index = group_rows(rows.values())
     return {name: column[first] for name, column in rows.items()}, index

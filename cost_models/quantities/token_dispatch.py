@@ -9,7 +9,7 @@ from ..arrays import Array
 
 
 def distinct_share(domains: ArrayLike, copies: float, groups: tuple[int, int] = (1, 1)) -> Array:
-    """Items that leave a domain where each enters every other domain at most once, over all copies that would.
+    """[n] items that leave a domain where each enters every other domain at most once, over all copies that would.
 
     Copies fall on `domains` D independently: (D-1)(1 - (1 - 1/D)^k) domains are hit of k (1 - 1/D) copies that leave.
     groups (g, t): an item's copies go to t of g groups of neighbours. Those lie in t D/g domains, or in t at most where

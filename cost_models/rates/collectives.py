@@ -39,14 +39,14 @@ class Curve:
 
 
 def seconds(curve: Curve, num_bytes: ArrayLike, calls: ArrayLike = 1.0) -> Array:
-    """Seconds of `calls` calls on `num_bytes` bytes each; no bytes cost nothing."""
+    """[n] seconds of `calls` calls on `num_bytes` bytes each; no bytes cost nothing."""
     num_bytes = np.asarray(num_bytes, dtype=np.float64)
     call_s = joined(curve.latency_s, curve.s_per_byte * num_bytes, curve.ramp)
     return np.asarray(np.where(num_bytes > 0, call_s, 0.0) * np.asarray(calls, dtype=np.float64))
 
 
 def joined(latency_s: Array, transfer_s: Array, ramp: Array) -> Array:
-    """Seconds of what takes so long to start and to transfer (Curve)."""
+    """[n] seconds of a message by those to start and to transfer it (Curve)."""
     between = np.sqrt(latency_s * transfer_s)
     if (ramp < 0).any():
         between = np.where(ramp < 0, np.minimum(latency_s, transfer_s), between)
@@ -104,7 +104,7 @@ class CollectiveRates:
 
 
 def members(size: ArrayLike, stride: ArrayLike, domain: int) -> Array:
-    """Least number of members of a group that share a domain of `domain` consecutive ranks.
+    """[n] least number of members of a group that share a domain of `domain` consecutive ranks.
 
     The group is `size` ranks, `stride` apart. All groups of that shape tile the ranks, so it lies inside if
     size x stride divides the domain; otherwise every domain holds gcd(size x stride, domain) / stride, at least one.

@@ -160,7 +160,7 @@ def _price_memory_bound(ops: LayerOperations, rates: Rates, forward: _Sums, back
 
 
 def exchange_seconds(exchange: Exchange, rates: Rates) -> Array:
-    """Seconds of one call, before overlap."""
+    """[key] seconds of one call, before overlap."""
     levels, spread = rates.levels_of(exchange.axis), (exchange.copies, exchange.groups)
     curve = collectives.curve_of_rows(rates.collectives, levels, exchange.op, exchange.size, exchange.stride, *spread)
     return collectives.seconds(curve, exchange.num_bytes)

@@ -17,7 +17,8 @@ _STACKED = 1 << 11  # elements of one call (measured: less is slower by the call
 
 
 def batched(product: BatchedProduct, rates: Rates) -> tuple[Array, Array, Array]:
-    """Seconds of a batch of products: its output, and the gradients of both operands. Nothing of activations is fp8."""
+    """[key] seconds of a batch of products: its output, and the gradients of both operands. Nothing of activations is
+    fp8."""
     if product.fp32 and rates.vector_flops_per_s is not None:
         alike = product.flops / rates.vector_flops_per_s
         return alike, alike, alike
@@ -30,7 +31,7 @@ def batched(product: BatchedProduct, rates: Rates) -> tuple[Array, Array, Array]
 
 
 def products(gemms: Sequence[Gemm], rates: Rates) -> Iterator[tuple[Array, Array, Array]]:
-    """Seconds of every product, for all its `count`: output, input gradient, weight gradient.
+    """[key] seconds of every product, for all its `count`: output, input gradient, weight gradient.
 
     Weights, inputs and gradients are contiguous along n or k in all three products and never along the tokens m
     (row-major, as in torch), whose number for an expert is a mean anyway. Products are stacked up to _STACKED elements:

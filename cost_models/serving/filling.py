@@ -111,7 +111,7 @@ def _added(lane: Array, steps: Array, decode: Pool, load: Load, passes: PassSeco
 def filling_latencies(
     share: float, service: Service, decode: Pool, load: Load, requests: RequestLengths, constants: ServingConstants
 ) -> tuple[Array, Array]:  # fmt: skip
-    """TTFT and TPOT that a share of the requests does not exceed.
+    """[n] TTFT and TPOT that a share of the requests does not exceed.
 
     A wait for room has the tail of RoomQueue; those that wait find all of it taken, and have the slowest passes. The
     variance of the sequences of a pass is that of `_met`: of a Poisson process where passes take as long for more of

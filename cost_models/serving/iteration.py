@@ -188,7 +188,7 @@ def _narrow(num_bytes: Array, constants: ServingConstants) -> Array:
 
 
 def touched_experts(experts: Array, top_k: Array, tokens: Array) -> Array:
-    """Experts of a layer that any of the tokens chose, where choices are even: E (1 - (1 - k/E)^T)."""
+    """[n] experts of a layer that any of the tokens chose, where choices are even: E (1 - (1 - k/E)^T)."""
     return np.asarray(experts * -np.expm1(tokens * np.log1p(-np.minimum(top_k / experts, 1.0 - 1e-9))))
 
 

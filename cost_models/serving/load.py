@@ -176,7 +176,7 @@ def _together_in(meanwhile: Array, prefill: Pool) -> Array:
 
 
 def queued(busy: Array, taken: Array, prefill: Pool) -> Array:
-    """The mean wait of a prompt over the half of an iteration with prompts that it meets with probability `busy`.
+    """[n] the mean wait of a prompt over the half of an iteration with prompts that it meets with probability `busy`.
 
     taken: prompts that come, over as many as all groups of an instance can take. Behind the rest of the iteration a
     prompt waits for those that the groups cannot take at once, as in a queue with as many servers (H. Sakasegawa, An
@@ -199,8 +199,8 @@ def decoding_batch(running: Array, decode: Pool, load: Load) -> Batch:
 def prompt_iterations(
     prefill: Pool, constants: ServingConstants, mixed: Batch, prompt: Array
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Seconds of an iteration with prompts of so many tokens beside the sequences of `mixed`, and how many of them such
-    a prompt takes."""
+    """[n] seconds of an iteration with prompts of so many tokens beside the sequences of `mixed`, and how many of them
+    such a prompt takes."""
     chunk = np.minimum(prompt, prefill.chunk_tokens)
     batch = replace(mixed, prompt_tokens=chunk * mixed.prompt_groups)
     return iteration_seconds(prefill, constants, batch), np.asarray(prompt / chunk)

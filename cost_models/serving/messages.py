@@ -14,7 +14,8 @@ REDUCTIONS_PER_LAYER = 2.0  # after attention and after the feed-forward block (
 
 
 def collectives_s(pool: Pool, constants: ServingConstants, tokens: Array) -> tuple[Array, Array]:
-    """All-reduces over tp in every layer; with attention data parallelism, tokens to their experts and back."""
+    """[n] seconds of all-reduces over tp in every layer; with attention data parallelism, tokens to their experts and
+    back."""
     model = pool.model
     hidden = ACTIVATION_BYTES * model.hidden * tokens
     reduced = np.asarray(sum_s(pool, constants, hidden) * REDUCTIONS_PER_LAYER * model.layers)
@@ -31,8 +32,8 @@ def collectives_s(pool: Pool, constants: ServingConstants, tokens: Array) -> tup
 
 
 def messages_s(pool: Pool, tokens: Array) -> Array:
-    """Between the stages, one after another. Each tp rank sends its part of a tensor to the next stage, whose ranks
-    gather the parts (vLLM 0.32, GroupCoordinator.isend_tensor_dict), both by NCCL."""
+    """[n] seconds between the stages, one after another. Each tp rank sends its part of a tensor to the next stage,
+    whose ranks gather the parts (vLLM 0.32, GroupCoordinator.isend_tensor_dict), both by NCCL."""
     if not (pool.pp > 1).any():
         return np.zeros_like(tokens)
     hidden = ACTIVATION_BYTES * pool.model.hidden * tokens
@@ -41,7 +42,7 @@ def messages_s(pool: Pool, tokens: Array) -> Array:
 
 
 def sum_s(pool: Pool, constants: ServingConstants, num_bytes: Array) -> Array:
-    """An all-reduce over tp. NCCL's, of more bytes, takes no less than the largest by the engine."""
+    """[n] seconds of an all-reduce over tp. NCCL's, of more bytes, takes no less than the largest by the engine."""
     own = _seconds(pool.all_reduce, constants, np.minimum(num_bytes, pool.own_sum_bytes))
     by_nccl = num_bytes > pool.own_sum_bytes
     if not by_nccl.any():

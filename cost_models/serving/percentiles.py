@@ -148,12 +148,12 @@ class _Waits:
     spared_s: Array  # of a wait, counted elsewhere
 
     def at_most(self, share: float) -> Array:
-        """Seconds that a share of the waits does not exceed."""
+        """[n] seconds that a share of the waits does not exceed."""
         tail = np.log(np.maximum(self.busy / (1.0 - share), 1.0))
         return np.maximum(self.scale_s * tail - self.spared_s, 0.0)
 
     def below(self, seconds: Array) -> Array:
-        """Share of the waits that are not longer."""
+        """[n] share of the waits that are not longer."""
         waited = np.exp(-np.maximum(seconds + self.spared_s, 0.0) / np.maximum(self.scale_s, 1e-12))
         return np.where(seconds >= 0, 1.0 - self.busy * waited, 0.0)
 

@@ -83,6 +83,7 @@ class Pool:
 
     @property
     def stage_gpus(self) -> Array:
+        """[n] GPUs of a stage of an instance."""
         return self.tp * self.attention_dp
 
     @property
@@ -92,7 +93,7 @@ class Pool:
 
     @property
     def kv_split(self) -> Array:
-        """Parts of the cache over the tp ranks: heads are copied where there are fewer than ranks."""
+        """[n] parts of the cache over the tp ranks: heads are copied where there are fewer than ranks."""
         return np.minimum(self.tp, self.model.kv_heads)
 
     @property
@@ -211,7 +212,8 @@ class Pool:
         return replace(self, memory_bytes=self.memory_bytes + more * self.cache_bytes / MEMORY_SHARE)
 
     def prefix_bytes(self, prompt: Array, prefix_hit: Array | float) -> Array:
-        """Bytes of the whole blocks of a shared prefix on a rank that splits it, in layers that cache all tokens."""
+        """[n] bytes of the whole blocks of a shared prefix on a rank that splits it, in layers that cache all
+        tokens."""
         tokens = np.floor(prompt * prefix_hit / BLOCK_TOKENS) * BLOCK_TOKENS
         return np.asarray((self.kv_bytes * self.model.kv_elements / self.kv_split + self._beside_bytes) * tokens)
 
@@ -256,9 +258,9 @@ class Pool:
     def capacity(
         self, prompt: Array, output: Array, prefix_hit: Array | float = 0.0, prefixes: Array | float = 0.0
     ) -> Array:  # fmt: skip
-        """Sequences that an instance has room for; 0 where the weights leave none. prompt, output: tokens of those that
-        decode at a time, when their answers are whole. prefix_hit: share of the prompt in blocks that lie in the cache
-        once for all sequences; prefixes: how many different ones are kept there. Windows share nothing."""
+        """[n] sequences that an instance has room for; 0 where the weights leave none. prompt, output: tokens of those
+        that decode at a time, when their answers are whole. prefix_hit: share of the prompt in blocks that lie in the
+        cache once for all sequences; prefixes: how many different ones are kept there. Windows share nothing."""
         shared = self.prefix_bytes(prompt, prefix_hit)
         room = self.room_bytes - prefixes * shared
         held = np.floor(np.maximum(room, 0.0) / (self.held_bytes(prompt, output) - shared))
@@ -266,7 +268,7 @@ class Pool:
         return np.asarray(np.minimum(held, self.max_sequences * self.attention_dp / groups) * groups)
 
     def swap_s(self, tokens: Array) -> Array:
-        """Seconds in which the cache of a request of so many tokens leaves the GPU and comes back, for all of its
+        """[n] seconds in which the cache of a request of so many tokens leaves the GPU and comes back, for all of its
         swaps: its bytes at the rate of the link, and the start of every copy."""
         copied = self.sequence_bytes(tokens) * self.fullest_share
         once = copied / self.host_bw_bytes_per_s + copied / self.methods.swap_copy_bytes * self.methods.swap_copy_s

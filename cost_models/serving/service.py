@@ -98,10 +98,11 @@ class RoomWaits:
 
     @property
     def mean_s(self) -> Array:
+        """[n] the mean of all waits."""
         return self.waiting * self.scale_s
 
     def at_most(self, share: float) -> Array:
-        """Seconds that a share of the waits does not exceed."""
+        """[n] seconds that a share of the waits does not exceed."""
         return np.asarray(self.scale_s * np.log(np.maximum(self.waiting / (1.0 - share), 1.0)))
 
 

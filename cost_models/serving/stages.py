@@ -66,11 +66,11 @@ class Rounds:
 
 
 def pipeline_s(prefill: Pool, load: Load, added_s: Array, prompt_load: Array, prompt_scv: Array) -> Array:
-    """Mean wait in the stages after the first, where no answers decode. Prompts that wait together are one iteration,
-    which takes longer in every stage, and a short one that follows a long one waits for it in every stage. So the
-    longest iteration of a busy time sets the pace. It has more than one prompt by _TOGETHER rho^2 / (1 - rho^2), where
-    lengths are equal (an iteration has rho times the prompts of the one before it), and by _UNLIKE log(1 / (1 - rho))
-    deviations of a prompt, where they are not; at most by as many as a chunk holds."""
+    """[n] mean wait in the stages after the first, where no answers decode. Prompts that wait together are one
+    iteration, which takes longer in every stage, and a short one that follows a long one waits for it in every stage.
+    So the longest iteration of a busy time sets the pace. It has more than one prompt by _TOGETHER rho^2 / (1 - rho^2),
+    where lengths are equal (an iteration has rho times the prompts of the one before it), and by _UNLIKE log(1 / (1 -
+    rho)) deviations of a prompt, where they are not; at most by as many as a chunk holds."""
     longer = _TOGETHER * prompt_load**2 / (1.0 - prompt_load**2)
     longer = longer - _UNLIKE * np.sqrt(prompt_scv) * np.log1p(-prompt_load)
     most = np.maximum(prefill.chunk_tokens / load.prefilled - 1.0, 1e-9)

@@ -49,7 +49,7 @@ def _scaled(curve: Curve, scale: Array | float) -> Curve:
 
 
 def in_pieces(curve: Curve, total_bytes: Array, calls: Array) -> Array:
-    """`total_bytes` in `calls` equal pieces; without calls, as more bytes of others."""
+    """[n] seconds of `total_bytes` in `calls` equal pieces; without calls, as more bytes of others."""
     both = collectives.joined(calls * curve.latency_s, curve.s_per_byte * total_bytes, curve.ramp)
     return np.where(total_bytes > 0, both, 0.0)
 
@@ -90,7 +90,7 @@ def early_sum_s(ledger: Ledger, rates: Rates, traffic: StateTraffic) -> Array:
 
 
 def alone_s(stack: StackSpec, reduce_s: Array, backward_s: Array) -> Array:
-    """Exposed seconds of a reduction alone; see `shown_s`."""
+    """[n] exposed seconds of a reduction alone; see `shown_s`."""
     none = np.zeros_like(reduce_s)
     return shown_s(stack, reduce_s, none, none, backward_s)
 
@@ -134,7 +134,7 @@ def of_whole_weights_s(ledger: Ledger, rates: Rates) -> Array:
 
 
 def shown_s(stack: StackSpec, reduce_s: Array, gather_s: Array, forward_s: Array, backward_s: Array) -> Array:
-    """Exposed seconds of both. forward_s, backward_s: compute that hides no other messages."""
+    """[n] exposed seconds of both. forward_s, backward_s: compute that hides no other messages."""
     # A collective takes multiprocessors and memory bandwidth from the kernels beside it: `contention` of the hidden
     # seconds comes back as slower compute.
     hidden = np.minimum(stack.dp_overlap * reduce_s, backward_s)

@@ -18,7 +18,7 @@ _NUMBER_BYTES = 8.0  # in double precision
 
 
 def optimizer_s(ledger: Ledger, rates: Rates) -> Array:
-    """Seconds of the optimizer where it is."""
+    """[n] seconds of the optimizer, on the GPU or on the host."""
     if ledger.store is not None and ledger.store.optimizer:
         beside = _extra_s(ledger, rates), reductions_s(ledger, rates)
         return store_seconds.update_s(ledger.store, ledger, rates) + beside[0] + beside[1]

@@ -125,7 +125,7 @@ _LEAST = by_code("lower bound of a pipeline", {
 
 
 def least_load_s(pp: Array, layers: Array, layer_s: Array, first_s: Array, last_s: Array) -> Array:
-    """Seconds of the fullest stage, at least, of pp >= 2 that share `layers` whole layers of layer_s or more each.
+    """[n] seconds of the fullest stage, at least, of pp >= 2 that share `layers` whole layers of layer_s or more each.
 
     first_s, last_s: what two of the stages do beside their layers. The least X for which every stage's floor((X - own)
     / layer_s) layers add up to all; X is one of k layers beside nothing, first_s or last_s, for k near the mean.

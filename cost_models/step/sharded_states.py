@@ -121,8 +121,8 @@ def copied_s(ledger: Ledger, rates: Rates, shards: NDArray[np.bool_], moved: Arr
 
 
 def hidden_s(stack: StackSpec, seconds: Array, compute: Array, calls: Array | float) -> Array:
-    """The hidden part of `seconds` of such traffic in `calls` calls: `fsdp_overlap`, at most what is computed beside
-    it, and not the first layer's."""
+    """[n] the hidden part of `seconds` of such traffic in `calls` calls: `fsdp_overlap`, at most what is computed
+    beside it, and not the first layer's."""
     # The next layer is gathered while this one is computed. Nothing runs before the first layer is there, so one of the
     # `calls` equal calls always shows.
     hidden = np.minimum(stack.fsdp_overlap * seconds, compute)

@@ -56,8 +56,8 @@ def messages_once_s(ledger: Ledger, rates: Rates) -> Array:
 
 
 def tied_embedding_s(ledger: Ledger, rates: Rates) -> Array:
-    """The gradient sum of an embedding that the first and the last stage both hold, or those where the encoder and the
-    decoder start."""
+    """[n] seconds of the gradient sum of an embedding that the first and the last stage both hold, or those where the
+    encoder and the decoder start."""
     x, problem = ledger.layouts, ledger.problem
     separate = (x["pp"] > 1) & ~FOLDED[x["schedule"]] & (ledger.vocabulary is None)
     stacks = len(problem.edges.lookups)

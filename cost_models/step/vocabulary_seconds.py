@@ -24,7 +24,8 @@ _TP = COMPONENTS.index("tp")
 
 
 def exposed_vocabulary_s(ledger: Ledger, rates: Rates, cycle: Array) -> Array:
-    """Messages of the vocabulary passes, and waiting for them. No shorter cycle makes a longer step (`bound`)."""
+    """[n] seconds of messages of the vocabulary passes, and of waiting for them. No shorter cycle makes a longer step
+    (`bound`)."""
     if ledger.vocabulary is None:
         return np.zeros(len(cycle))
     return ledger.m * vocabulary_overhead_s(ledger, rates) + vocabulary_stalls_s(ledger, rates, cycle)

@@ -23,7 +23,7 @@ from meshwright.cost_models.quantities.params import total_parameters
 from meshwright.cost_models.quantities.shards import KEY_FIELDS, Shard
 from meshwright.cost_models.quantities.tables import operations as operations_of_tables
 from meshwright.cost_models.rates import collectives
-from meshwright.cost_models.rates import rates as pricing
+from meshwright.cost_models.rates import layer_seconds as pricing
 from meshwright.cost_models.rates.layer_seconds import LayerSeconds, layer_seconds
 from meshwright.cost_models.rates.rates import Rates
 from meshwright.cost_models.rates.surfaces import gemm_seconds
