@@ -24,12 +24,12 @@ def check_pretrained(folder: Path, model: ModelSpec) -> None:
     from ..profiles.model.load import load_model
     from ..runtime.checkpoint.manifest import model_fields
 
-    found = load_model(folder)[0]
-    found = found if model.tower is not None else text_of(found)
+    in_folder = load_model(folder)[0]
+    in_folder = in_folder if model.tower is not None else text_of(in_folder)
     config, tokenizer = folder / "config.json", folder / "tokenizer.json"
     problems = [FieldProblem(f"{theirs} in the folder, {ours} in the plan", file=str(config), field=name,
                              hint=f"plan for the model of this folder: `--model {folder}`")
-                for name, theirs, ours in model_differences(found, model_fields(model))]  # fmt: skip
+                for name, theirs, ours in model_differences(in_folder, model_fields(model))]  # fmt: skip
     tokens = _tokens(tokenizer)
     if tokens > model.vocab:
         problems.append(FieldProblem(f"{tokens:,} tokens, the plan's model has {model.vocab:,} rows",
@@ -53,8 +53,8 @@ def model_differences(one: ModelSpec, other: Mapping[str, object]) -> list[tuple
     """Name and both values of every field in which a model differs from the `model_fields` of another one."""
     from ..runtime.checkpoint.manifest import differences, model_fields
 
-    found = differences(model_fields(one), other)
-    return [(name, str(a), str(b)) for name, (a, b) in found.items() if not _of_the_run(name)]
+    unequal = differences(model_fields(one), other)
+    return [(name, str(a), str(b)) for name, (a, b) in unequal.items() if not _of_the_run(name)]
 
 
 def _of_the_run(name: str) -> bool:

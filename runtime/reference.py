@@ -232,8 +232,8 @@ def _undecayed(model: DecoderChunk, kinds: frozenset[str]) -> list[bool]:
         for name, parameter in module.named_parameters(recurse=False):
             is_bias = name.endswith("bias")
             is_table = isinstance(module, Embedding) or (isinstance(module, Tower) and name == "positions")
-            found = "biases" if is_bias else "embeddings" if is_table else "norms" if parameter.dim() < 2 else ""
-            out += [found in kinds] * parameter.requires_grad
+            kind = "biases" if is_bias else "embeddings" if is_table else "norms" if parameter.dim() < 2 else ""
+            out += [kind in kinds] * parameter.requires_grad
     return out
 
 

@@ -85,20 +85,20 @@ def _files_of(path: Path, kind: str, *suffixes: str) -> list[Path]:
 def _stat(path: Path) -> tuple[int, ...]:
     """Identity, size and time of the last change; zeros for a missing file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return (0, 0, 0)
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def digest_of(path: Path) -> str:
     """Size and SHA-256 of 64 samples of a file."""
-    size, found = path.stat().st_size, hashlib.sha256()
+    size, digest = path.stat().st_size, hashlib.sha256()
     with path.open("rb") as file:
         for sample in range(_SAMPLES):
             file.seek(max(size - _SAMPLE_BYTES, 0) * sample // (_SAMPLES - 1))
-            found.update(file.read(_SAMPLE_BYTES))
-    return f"{size} {found.hexdigest()[:16]}"
+            digest.update(file.read(_SAMPLE_BYTES))
+    return f"{size} {digest.hexdigest()[:16]}"
 
 
 def open_text(path: Path) -> Row:

@@ -117,10 +117,10 @@ class Session:
         """The curve of time and memory. Raises SupersededError once other changes are priced."""
         resolved = self.exploration.changed(ask.sets)
         with self._searching:
-            found = self.exploration.frontier(resolved, lambda: self._check(ask))
-        curve = pictures.frontier(found.rows) if found.rows else None
-        gap = found.rows[0][0] / found.lower_bound - 1 if found.rows and found.lower_bound > 0 else None
-        return {"html": render("explored_frontier.html", curve=curve, stopped=found.stopped, gap=gap)}
+            frontier = self.exploration.frontier(resolved, lambda: self._check(ask))
+        curve = pictures.frontier(frontier.rows) if frontier.rows else None
+        gap = frontier.rows[0][0] / frontier.lower_bound - 1 if frontier.rows and frontier.lower_bound > 0 else None
+        return {"html": render("explored_frontier.html", curve=curve, stopped=frontier.stopped, gap=gap)}
 
     def _check(self, ask: Ask) -> None:
         if ask.sets != self.wanted:

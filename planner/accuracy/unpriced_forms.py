@@ -133,5 +133,5 @@ def _check_measured(row: RowReader, durations: Mapping[str, str]) -> None:
 
 def _stem_and_unit(name: str) -> tuple[str, str]:
     """`ttft_ms_p99` -> (`ttft`, `ms`)."""
-    found = re.fullmatch(rf"(\w+?)_({'|'.join(_SECONDS)}){_STATISTIC}", name)
-    return (found[1], found[2]) if found else (name, "")
+    match = re.fullmatch(rf"(\w+?)_({'|'.join(_SECONDS)}){_STATISTIC}", name)
+    return (match[1], match[2]) if match else (name, "")

@@ -50,18 +50,18 @@ def _version(data: Mapping[str, Any]) -> tuple[int, ...]:
 
 def problems(plan: Plan, name: str) -> list[FieldProblem]:
     """All fields that contradict others. name: the file, as messages name it."""
-    found = list(request_problem(plan.request, plan.request_sha256))
+    problems = list(request_problem(plan.request, plan.request_sha256))
     try:
         tokens = _tokens_per_gpu(plan)
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OverflowError):
         return [FieldProblem("cluster or workload is damaged", file=name, field="resolved", hint=HINT)]
     for index, candidate in enumerate(plan.candidates):
         where = f"candidates.{index}"
-        found += _of_times(candidate, plan, tokens, where)
-        found += _of_ids(candidate, where)
+        problems += _of_times(candidate, plan, tokens, where)
+        problems += _of_ids(candidate, where)
         for stage in candidate.memory:
-            found += _of_memory(stage, f"{where}.memory.{stage.stage}")
-    return [FieldProblem(message, file=name, field=field, hint=HINT) for field, message in found]
+            problems += _of_memory(stage, f"{where}.memory.{stage.stage}")
+    return [FieldProblem(message, file=name, field=field, hint=HINT) for field, message in problems]
 
 
 _Problem = tuple[str, str]  # field, message
@@ -75,22 +75,22 @@ def request_problem(request: Mapping[str, Any], expected: str) -> Iterator[_Prob
 
 def _of_times(candidate: Candidate, plan: Plan, tokens_per_gpu: float, where: str) -> list[_Problem]:
     exposed = sum(term.seconds for term in candidate.terms if term.exposed)
-    found = []
+    problems = []
     if differ(exposed, candidate.step_s):
-        found.append((f"{where}.step_s", f"{candidate.step_s:g} s, its exposed terms sum to {exposed:g} s"))
+        problems.append((f"{where}.step_s", f"{candidate.step_s:g} s, its exposed terms sum to {exposed:g} s"))
     if candidate.spread is not None:  # the layouts take other GPUs each, so their rates are not comparable
-        return found
+        return problems
     tokens = tokens_per_gpu / candidate.step_s
     if differ(candidate.tokens_per_s_per_gpu, tokens):
         message = f"{candidate.tokens_per_s_per_gpu:g}, the tokens of its step give {tokens:g}"
-        found.append((f"{where}.tokens_per_s_per_gpu", message))
+        problems.append((f"{where}.tokens_per_s_per_gpu", message))
     # One step takes the same FLOPs in every layout, so that all have the same product of MFU and time.
     mfu = median(other.mfu * other.step_s for other in plan.candidates if other.spread is None) / candidate.step_s
     if differ(candidate.mfu, mfu):
-        found.append((f"{where}.mfu", f"{candidate.mfu:g}, by the other layouts it is {mfu:g}"))
+        problems.append((f"{where}.mfu", f"{candidate.mfu:g}, by the other layouts it is {mfu:g}"))
     if candidate.hfu < candidate.mfu * (1 - _TOLERANCE):
-        found.append((f"{where}.hfu", f"{candidate.hfu:g} is less than the mfu, {candidate.mfu:g}"))
-    return found
+        problems.append((f"{where}.hfu", f"{candidate.hfu:g} is less than the mfu, {candidate.mfu:g}"))
+    return problems
 
 
 def _of_ids(candidate: Candidate, where: str) -> list[_Problem]:
@@ -104,15 +104,15 @@ def _of_ids(candidate: Candidate, where: str) -> list[_Problem]:
 def _of_memory(stage: StageMemory, where: str) -> list[_Problem]:
     allocated = sum(getattr(stage, name) for name in _BUFFERS)
     device = stage.reserved_bytes + stage.context_bytes
-    found = []
+    problems = []
     if differ(stage.allocated_bytes, allocated):
-        found.append((f"{where}.allocated_bytes", f"{stage.allocated_bytes:g}, its buffers sum to {allocated:g}"))
+        problems.append((f"{where}.allocated_bytes", f"{stage.allocated_bytes:g}, its buffers sum to {allocated:g}"))
     if differ(stage.device_bytes, device):
-        found.append((f"{where}.device_bytes", f"{stage.device_bytes:g}, reserve and context sum to {device:g}"))
+        problems.append((f"{where}.device_bytes", f"{stage.device_bytes:g}, reserve and context sum to {device:g}"))
     if stage.reserved_bytes < stage.allocated_bytes * (1 - _TOLERANCE):
         message = f"{stage.reserved_bytes:g} is less than is allocated, {stage.allocated_bytes:g}"
-        found.append((f"{where}.reserved_bytes", message))
-    return found
+        problems.append((f"{where}.reserved_bytes", message))
+    return problems
 
 
 def _tokens_per_gpu(plan: Plan) -> float:

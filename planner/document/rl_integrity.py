@@ -57,17 +57,17 @@ class _Resolved(_Part):
 
 def problems(plan: RlPlan, name: str) -> list[FieldProblem]:
     """All fields that are missing, or contradict others. name: the file, as messages name it."""
-    found = [*request_problem(plan.request, plan.request_sha256), *_of_resolved(plan.resolved)]
+    problems = [*request_problem(plan.request, plan.request_sha256), *_of_resolved(plan.resolved)]
     models = plan.resolved.get("models")
     for index, candidate in enumerate(plan.candidates):
         where = f"candidates.{index}"
         if candidate.choice != index + 1:
-            found.append((f"{where}.choice", f"{candidate.choice}, its place is {index + 1}"))
-        found += _of_candidate(candidate, where)
+            problems.append((f"{where}.choice", f"{candidate.choice}, its place is {index + 1}"))
+        problems += _of_candidate(candidate, where)
         for call in candidate.calls:
             if isinstance(models, dict) and call.role not in models:
-                found.append((f"resolved.models.{call.role}", f"missing; {call.name} runs it"))
-    return [FieldProblem(message, file=name, field=field, hint=HINT) for field, message in dict(found).items()]
+                problems.append((f"resolved.models.{call.role}", f"missing; {call.name} runs it"))
+    return [FieldProblem(message, file=name, field=field, hint=HINT) for field, message in dict(problems).items()]
 
 
 def _of_resolved(resolved: dict[str, Any]) -> Iterator[_Problem]:

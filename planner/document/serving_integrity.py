@@ -13,15 +13,15 @@ _Problem = tuple[str, str]  # field, message
 
 def problems(plan: ServingPlan, name: str) -> list[FieldProblem]:
     """All fields that contradict others. name: the file, as messages name it."""
-    found = list(request_problem(plan.request, plan.request_sha256))
+    problems = list(request_problem(plan.request, plan.request_sha256))
     try:
         _ = (plan.request["workload"]["output"], plan.resolved["model"]["name"], plan.resolved["engine"],
              plan.resolved["cluster"]["groups"][0]["gpu"]["name"])  # fmt: skip
     except (KeyError, TypeError, ValueError, IndexError):
         return [FieldProblem("model, cluster, engine or workload is damaged", file=name, field="resolved", hint=HINT)]
     for index, candidate in enumerate(plan.candidates):
-        found += _of_candidate(candidate, index, plan.lengths.output.mean)
-    return [FieldProblem(message, file=name, field=field, hint=HINT) for field, message in found]
+        problems += _of_candidate(candidate, index, plan.lengths.output.mean)
+    return [FieldProblem(message, file=name, field=field, hint=HINT) for field, message in problems]
 
 
 def _of_candidate(candidate: ServingCandidate, index: int, output: float) -> Iterator[_Problem]:

@@ -55,8 +55,8 @@ def build(kind: type[Any], data: Mapping[str, Any], where: str, name: str) -> An
 
 def hub_name(model: Mapping[str, Any]) -> str:
     """The name of a resolved model on the Hugging Face Hub where its source has it, else in the catalogue."""
-    found = re.search(r"huggingface\.co/([\w.-]+/[\w.-]+)", str(model.get("source") or ""))
-    return found[1] if found else str(model["name"])
+    match = re.search(r"huggingface\.co/([\w.-]+/[\w.-]+)", str(model.get("source") or ""))
+    return match[1] if match else str(model["name"])
 
 
 def model_of(resolved: Mapping[str, Any], name: str) -> ModelSpec:

@@ -74,9 +74,9 @@ def import_step(
         raise InputError(f"the config starts {step.gpus} ranks, the cluster has {rl.cluster.num_gpus} GPUs",
                          hint="name a cluster of as many")  # fmt: skip
     _holds_a_cache(step, rl)
-    found = placed(Prices(rl), step.trainer_gpus)
-    theirs = candidate(found, rl, 1) if found is not None else None
-    why = "" if found is not None else "a call fits on its GPUs by no layout of these degrees"
+    result = placed(Prices(rl), step.trainer_gpus)
+    theirs = candidate(result, rl, 1) if result is not None else None
+    why = "" if result is not None else "a call fits on its GPUs by no layout of these degrees"
     best: RlPlan | None = None
     try:
         best = plan_rl(request)

@@ -127,9 +127,9 @@ def _table(runs: Runs, values: Array) -> Table:
         "TPOT": (_TPOT, every), f"TTFT, concurrency up to {_LOW_CONCURRENCY}": (_TTFT, low),
         "TTFT, above": (_TTFT, ~low), "offline throughput": (_THROUGHPUT, every),
     }  # fmt: skip
-    found = {name: _errors(values[i], measured[i], chosen) for name, (i, chosen) in parts.items()}
+    errors = {name: _errors(values[i], measured[i], chosen) for name, (i, chosen) in parts.items()}
     ordered, pairs = _order(runs.cases, values, measured)
-    return Table(errors={name: item for name, item in found.items() if item is not None}, ordered=ordered, pairs=pairs)
+    return Table(errors={name: item for name, item in errors.items() if item is not None}, ordered=ordered, pairs=pairs)
 
 
 def _errors(values: Array, measured: Array, chosen: Mask) -> Errors | None:

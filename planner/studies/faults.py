@@ -88,8 +88,8 @@ def run(question: Question) -> Faults:
 
     def restarted(name: str, stops_s: float) -> Remedy:
         """From the last checkpoint, on GPUs that stand by."""
-        found = goodput(mtbf_s, written_s, stops_s, interval_s)
-        return _remedy(name, stops_s, found.interval_s / 2, 1.0, found.goodput)
+        expected = goodput(mtbf_s, written_s, stops_s, interval_s)
+        return _remedy(name, stops_s, expected.interval_s / 2, 1.0, expected.goodput)
 
     def continued(name: str, stops_s: float, kept: float) -> Remedy:
         """Going on with the GPUs that remain, without checkpoints, until the repair."""

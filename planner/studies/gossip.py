@@ -66,9 +66,9 @@ def best_rates(replicas: int, links: Sequence[Link]) -> Gossip:
     best, at = equal, 1.0
     for ratios in (_RATIOS, _BESIDE):
         for ratio in (at * ratios).tolist():
-            found = min(_answers(equal, ratio), key=lambda gossip: gossip.exchanges, default=equal)
-            if found.exchanges < best.exchanges * (1 - _NEAR):
-                best, at = found, ratio
+            fewest = min(_answers(equal, ratio), key=lambda gossip: gossip.exchanges, default=equal)
+            if fewest.exchanges < best.exchanges * (1 - _NEAR):
+                best, at = fewest, ratio
     return best
 
 

@@ -44,11 +44,11 @@ def check(rl: RlProblem, sees: bool) -> None:
     targets = [rl.target] if rl.target is not None else list(RL_TARGETS.values())
     of_targets = [it.cannot_run(rl.step, 0) + it.without_degrees(rl.step) for it in targets
                   if rl.target is not None or it.limits.by_answer is not None]  # fmt: skip
-    found = [text for text, applies in reasons.items() if applies]
+    problems = [text for text, applies in reasons.items() if applies]
     if all(of_targets):
-        found += of_targets[0]
-    if found:
-        raise UnsupportedError("\n".join([f"--lengths-rule {work.lengths_rule} is not planned", *found]),
+        problems += of_targets[0]
+    if problems:
+        raise UnsupportedError("\n".join([f"--lengths-rule {work.lengths_rule} is not planned", *problems]),
                                hint="leave it out: one degree for all answers")  # fmt: skip
 
 

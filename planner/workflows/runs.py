@@ -37,8 +37,8 @@ class RlRun:
 
     def step_s(self, constants: PostTrainingConstants) -> float:
         """Seconds of the step, predicted; infinite where a call does not fit."""
-        found = self._priced(self.prices.under(constants))
-        return float("inf") if found is None else found.step_s
+        result = self._priced(self.prices.under(constants))
+        return float("inf") if result is None else result.step_s
 
     def _priced(self, prices: Prices) -> PlacementResult | None:
         return placed(prices, self.trainer)

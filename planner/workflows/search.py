@@ -195,10 +195,10 @@ class PlacementSearch:
 
     def _step_s(self, placed: dict[str, Mesh]) -> float:
         """Seconds of a placement, infinite where a call does not fit. Remembers the best."""
-        found = self._found(placed)
-        if found is not None and found.step_s < self.incumbent * (1 - TIE):
-            self.incumbent, self.best = found.step_s, found
-        return inf if found is None else found.step_s
+        result = self._found(placed)
+        if result is not None and result.step_s < self.incumbent * (1 - TIE):
+            self.incumbent, self.best = result.step_s, result
+        return inf if result is None else result.step_s
 
     def _found(self, placed: dict[str, Mesh]) -> PlacementResult | None:
         every = placed if self.engine is None else {"generate": self.engine, **placed}

@@ -52,5 +52,5 @@ def fields_of_no_family(config: Mapping[str, Any]) -> list[str]:
 
 def parts_without_formula(config: Mapping[str, Any]) -> list[str]:
     """The parts that the fields of `config` describe, each with these fields."""
-    found = {part: [name for name in names if config.get(name)] for part, names in _FIELDS.items()}
-    return [f"{part} (`{'`, `'.join(names)}`)" for part, names in found.items() if names]
+    parts = {part: [name for name in names if config.get(name)] for part, names in _FIELDS.items()}
+    return [f"{part} (`{'`, `'.join(names)}`)" for part, names in parts.items() if names]

@@ -134,8 +134,8 @@ class Engines:
 def release_of(version: str) -> str:
     """`1.2.0rc6.post1` is 1.2, `0.5.9` itself; builds of a night `nightly-2026-02` by their month, else `nightly`;
     `unstated` where there is none."""
-    if found := _RELEASE.match(version):
-        return found[0]
+    if match := _RELEASE.match(version):
+        return match[0]
     if "nightly" not in version and "dev" not in version:
         return UNSTATED
     return "-".join(("nightly", *(month.groups() if (month := _MONTH.search(version)) else ())))

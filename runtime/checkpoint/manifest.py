@@ -185,20 +185,20 @@ def run_of(job: Job) -> dict[str, Any]:
 
 def check_run(manifest: Manifest, job: Job, folder: Path) -> None:
     """Raises InputError that names every difference between the saved run and the resuming run."""
-    found = differences(manifest.run, run_of(job))
-    if not found:
+    unequal = differences(manifest.run, run_of(job))
+    if not unequal:
         return
-    if "algorithm" in found:  # from which the rest of the objective follows
-        found = {name: both for name, both in found.items()
+    if "algorithm" in unequal:  # from which the rest of the objective follows
+        unequal = {name: both for name, both in unequal.items()
                  if name == "algorithm" or name.partition(".")[0] not in job.objective}  # fmt: skip
-    fields = list(found)
-    lines = [f"{name}: {saved} in the checkpoint, {now} now" for name, (saved, now) in found.items()]
+    fields = list(unequal)
+    lines = [f"{name}: {saved} in the checkpoint, {now} now" for name, (saved, now) in unequal.items()]
     if any(name.startswith("model.") for name in fields):
         what, hint = f"another model ({manifest.model}, not {job.model.name})", "give the plan of that model"
     else:
         what, hint = "another run", "its steps would not continue the saved ones; start anew in another folder"
     if fields == ["seed"]:
-        hint = f"`--seed {found['seed'][0]}`"
+        hint = f"`--seed {unequal['seed'][0]}`"
     if fields == ["init_digest"]:
         hint = f"`--init-from {manifest.init_from or 'FOLDER'}`, the weights that the run froze"
     raise InputError(f"{folder} was saved by {what}:\n" + "\n".join(lines), hint=hint)

@@ -72,11 +72,11 @@ class Pretrained:
     @property
     def digest(self) -> str:
         """SHA-256 of the names, shapes and first elements of all tensors, 16 digits."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for name, entry in sorted(self.tensors.entries.items()):
-            found.update(f"{name} {entry.dtype} {entry.shape}".encode())
-            found.update(self.tensors.tensor(name).flatten()[:_DIGESTED].contiguous().view(torch.uint8).numpy().data)
-        return found.hexdigest()[:16]
+            digest.update(f"{name} {entry.dtype} {entry.shape}".encode())
+            digest.update(self.tensors.tensor(name).flatten()[:_DIGESTED].contiguous().view(torch.uint8).numpy().data)
+        return digest.hexdigest()[:16]
 
     def summary(self, dtype: str) -> dict[str, Any]:
         """Number and dtypes of the tensors, and whether a run in `dtype` rounds them."""
@@ -170,9 +170,9 @@ class Pretrained:
     def _expected(self) -> dict[str, tuple[int, ...]]:
         """Name -> shape of each tensor that the files need."""
         weights = whole_weights(self.model)
-        found = ((name, source.whole(shape)) for ours, source in self._sources.items()
+        stored = ((name, source.whole(shape)) for ours, source in self._sources.items()
                  for name, shape in tensors_of(source, weights[ours].shape))  # fmt: skip
-        return {self._in_file(name): shape for name, shape in found}
+        return {self._in_file(name): shape for name, shape in stored}
 
 
 def _by(shape: tuple[int, ...]) -> str:

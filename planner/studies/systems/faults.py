@@ -13,8 +13,8 @@ _LAYOUT = "dp256-mbs1-z0-rnone"
 
 def _of_step(neutral: bool, term: str | None, **knobs: float) -> float:
     """Seconds of a step of 256 replicas, or of one of its terms."""
-    found = priced(_LAYOUT, chosen("gradient-coding", neutral, **knobs), **_MANY)
-    return shown_s(found, term) if term else found.step_s
+    candidate = priced(_LAYOUT, chosen("gradient-coding", neutral, **knobs), **_MANY)
+    return shown_s(candidate, term) if term else candidate.step_s
 
 
 def _work(neutral: bool) -> float:

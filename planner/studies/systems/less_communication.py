@@ -40,8 +40,8 @@ def _co2(neutral: bool) -> float:
     """Scaling efficiency: the step without messages over the step."""
     asked: dict[str, Any] = {"model": "llama-2-7b", "seq_len": 2048, "global_batch": 16 * 16, "stack": "deepspeed",
                              "cluster": single_gpus(16, 80, "a100-sxm-80gb")}  # fmt: skip
-    found = priced("dp16-mbs4-z0-rfull-oopt", chosen("co2", neutral), **asked)
-    return 1 - _shown_s(found) / found.step_s
+    candidate = priced("dp16-mbs4-z0-rfull-oopt", chosen("co2", neutral), **asked)
+    return 1 - _shown_s(candidate) / candidate.step_s
 
 
 def _noloco(neutral: bool) -> float:

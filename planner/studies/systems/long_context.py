@@ -32,8 +32,8 @@ def _largest_batch(layout_id: str, gpus: int, technique: Technique | None, stack
                              "dtype": "fp16", "stack": stack}  # fmt: skip
 
     def holds(batch: int) -> bool:
-        found = priced(layout_id.format(batch), technique, global_batch=batch, **asked)
-        return found.memory[0].device_bytes <= _MEMORY_BYTES
+        candidate = priced(layout_id.format(batch), technique, global_batch=batch, **asked)
+        return candidate.memory[0].device_bytes <= _MEMORY_BYTES
 
     low, high = 1, 1 << 14
     while high - low > 1:
