@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,12 +29,10 @@ from ...cost_models.step.per_pass_overhead import per_pass_overhead_s
 from ..request.resolve import Resolved
 from . import vocabulary_passes
 from .network import Network
-
-if TYPE_CHECKING:
-    from .staged import Staged
+from .staged_layout import StagedLayout
 
 
-def costs_of(staged: Staged) -> Costs:
+def costs_of(staged: StagedLayout) -> Costs:
     """Seconds of the schedule of a layout; with vocabulary parallelism also those of its passes."""
     vocabulary, costs = staged.ledger.vocabulary, _costs_of_layers(staged)
     if vocabulary is None:
@@ -44,7 +41,7 @@ def costs_of(staged: Staged) -> Costs:
     return vocabulary_passes.costs_of(staged, vocabulary, costs, collective_s)
 
 
-def _costs_of_layers(staged: Staged) -> Costs:
+def _costs_of_layers(staged: StagedLayout) -> Costs:
     ledger, free_s = staged.ledger, _free_shares(staged)
     forward_s, input_s, weight_s = _passes_s(staged)
     hops, links = (tuple(map(tuple, seconds.tolist())) for seconds in message_seconds(staged))
@@ -58,7 +55,7 @@ def _costs_of_layers(staged: Staged) -> Costs:
     )  # fmt: skip
 
 
-def _passes_s(staged: Staged) -> tuple[Array, Array, Array]:
+def _passes_s(staged: StagedLayout) -> tuple[Array, Array, Array]:
     """[chunk] seconds of the passes F, I and W of a micro-batch. I recomputes too, and has the traffic that shows."""
     rates = staged.resolved.rates
     rows = staged.rows
@@ -77,7 +74,7 @@ def hiding_shares(stack: StackSpec) -> tuple[float, float]:
     return min(stack.dp_gather_overlap, 1.0) or 1.0, min(stack.dp_overlap, 1.0) or 1.0
 
 
-def _free_shares(staged: Staged) -> tuple[float, float]:
+def _free_shares(staged: StagedLayout) -> tuple[float, float]:
     """The shares of the forward and of the backward passes that no other traffic hides behind: the speeds at which
     weights are gathered and gradients are reduced beside them."""
     stack, stage = staged.resolved.stack, staged.stage
@@ -87,7 +84,7 @@ def _free_shares(staged: Staged) -> tuple[float, float]:
     return forward * (stack.dp_gather_overlap > 0), backward * (stack.dp_overlap > 0)
 
 
-def _exposed_s(staged: Staged) -> Array:
+def _exposed_s(staged: StagedLayout) -> Array:
     """[chunk] seconds of a micro-batch that are neither compute nor a message: most of it adds gradients up, so a
     device's seconds are shared among its chunks by the bytes of their gradients. Sums of copies that all passes but the
     last have (`exposed_sums_s`) are shared among all."""
@@ -101,7 +98,7 @@ def _exposed_s(staged: Staged) -> Array:
     return np.asarray((stage.accumulate + stage.fsdp + stage.offload + sums_s)[devices, 0] * share)
 
 
-def with_bytes(staged: Staged, costs: Costs) -> Costs:
+def with_bytes(staged: StagedLayout, costs: Costs) -> Costs:
     """`costs` with bytes: none on chunks and devices beyond those of the layers (passes of the vocabulary, streams)."""
     activation_bytes, stash_bytes = (tuple(num_bytes.tolist()) for num_bytes in _saved_bytes(staged))
     no_chunks = (0.0,) * (len(costs.forward_s) - len(activation_bytes))
@@ -110,7 +107,7 @@ def with_bytes(staged: Staged, costs: Costs) -> Costs:
                    static_bytes=_static_bytes(staged.ledger) + no_devices)  # fmt: skip
 
 
-def _saved_bytes(staged: Staged) -> tuple[Array, Array]:
+def _saved_bytes(staged: StagedLayout) -> tuple[Array, Array]:
     """[chunk] bytes of a micro-batch that are kept from F to I, and from I to W (the wgrad stash)."""
     tables, key = staged.ledger.tables, staged.key
     dropped = (tables.saved(0, 0) - tables.saved(*staged.recompute_code))[:, key]
@@ -137,7 +134,7 @@ def single_layers(ledger: Ledger) -> Ledger:
                    splits=splits, split=np.arange(kinds + 1))  # fmt: skip
 
 
-def message_seconds(staged: Staged) -> tuple[Array, Array]:
+def message_seconds(staged: StagedLayout) -> tuple[Array, Array]:
     """[2, chunk] seconds of the messages that bring its input and its gradient; how long they keep a link busy. Where
     links differ, each message has the bandwidth between the nodes of its two stages."""
     resolved, here = staged.resolved, np.array(staged.devices)

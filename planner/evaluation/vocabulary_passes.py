@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,14 +13,12 @@ from ...cost_models.quantities.vocabulary import Vocabulary
 from ...cost_models.schedules.simulator import Costs, Schedule
 from ...cost_models.schedules.vocabulary import Seconds, vocabulary_1f1b, with_passes
 from ...cost_models.step.vocabulary_seconds import vocabulary_messages_s, vocabulary_overhead_s, vocabulary_passes_s
-
-if TYPE_CHECKING:
-    from .staged import Staged
+from .staged_layout import StagedLayout
 
 Collectives = Callable[[Array], tuple[Array, Array]]
 
 
-def seconds_of(staged: Staged, layers: Costs) -> Seconds:
+def seconds_of(staged: StagedLayout, layers: Costs) -> Seconds:
     """Seconds of the passes S and T on every device. S has the seconds that their messages cost a device."""
     rates = staged.resolved.rates
     s, t = (float(seconds[0]) for seconds in vocabulary_passes_s(staged.ledger, rates))
@@ -31,7 +28,7 @@ def seconds_of(staged: Staged, layers: Costs) -> Seconds:
     return Seconds(layers.forward_s, tuple(backward), s + beside_s, t, (c0, c1, c2), layers.forward_hop_s[0])
 
 
-def costs_of(staged: Staged, vocabulary: Vocabulary, layers: Costs, collectives: Collectives) -> Costs:
+def costs_of(staged: StagedLayout, vocabulary: Vocabulary, layers: Costs, collectives: Collectives) -> Costs:
     """collectives: seconds to reduce the gradients and to gather the weights of [chunk, kind] layers."""
     part = np.zeros_like(staged.rows)
     part[:, EMBEDDING:] = staged.ledger.splits.total[0, EMBEDDING:] / staged.layout.pp
@@ -39,8 +36,9 @@ def costs_of(staged: Staged, vocabulary: Vocabulary, layers: Costs, collectives:
     return with_passes(layers, vocabulary.barriers, seconds_of(staged, layers), *collective_s)
 
 
-def schedule_of(staged: Staged, vocabulary: Vocabulary) -> Schedule:
+def schedule_of(staged: StagedLayout, vocabulary: Vocabulary, costs: Costs) -> Schedule:
+    """The order of the passes. costs: those of `costs_of`."""
     pp = staged.layout.pp
-    layers = replace(staged.costs, **{name: getattr(staged.costs, name)[:pp] for name in
+    layers = replace(costs, **{name: getattr(costs, name)[:pp] for name in
                                    ("forward_s", "input_s", "weight_s", "forward_hop_s")})  # fmt: skip
     return vocabulary_1f1b(staged.num_micro_batches, vocabulary.barriers, seconds_of(staged, layers))

@@ -23,7 +23,8 @@ from ...cost_models.quantities.tables import Tables, index_keys
 from ...cost_models.schedules.simulator import Costs
 from ...cost_models.specs.cluster import Bridge
 from ...cost_models.step import stage_messages, step
-from ..evaluation.staged import Staged, even_partition
+from ..evaluation.staged import Staged
+from ..evaluation.staged_layout import even_partition
 from ..request.resolve import Resolved
 from .islands import IslandPart, OnIslands, bridge_between, bridged, crossing_s, joined, sending_s, sums_over_all
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ...cost_models.layouts import Layout
 from ...cost_models.quantities.stages import Partition
 from ..document.partitions import custom_partition
-from ..evaluation.staged import even_partition
+from ..evaluation.staged_layout import even_partition
 from ..request.resolve import Resolved
 from ..search.top_k import FAMILY
 from ..stages.problem import PartitionProblem

@@ -19,7 +19,8 @@ from ...cost_models.layouts import OFFLOADS, RECOMPUTE_MODES, Layout, Layouts
 from ...cost_models.quantities.stages import Partition, chunks_per_stage, devices_of
 from ...cost_models.schedules.critical_path import Path
 from ..document.partitions import custom_partition, recomputed_chunks
-from ..evaluation.staged import Staged, even_partition
+from ..evaluation.staged import Staged
+from ..evaluation.staged_layout import even_partition
 from ..request.resolve import Resolved
 from ..search.top_k import FAMILY
 from .coefficients import problem_of, runs_of
