@@ -1,7 +1,7 @@
 """The rules of legality: masks over columns, with a message that is formatted only for displayed layouts.
 
 A rule declares the fields that it reads. The search applies it at the first level of its tree where all of them are
-bound (`space.LEVELS`), so one rule excludes millions of layouts at once and the counts still sum up.
+bound (`LEVELS` of tree.py), so one rule excludes millions of layouts at once and the counts still sum up.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def _place(level: NetworkLevel) -> str:
 
 def _link(place: str, label: str, dimension: Dimension, better: Better, field: str) -> Knob:
     """Bandwidth per GPU or latency of a kind of link. Several levels of the kind (pods, pairs) keep their ratio; a link
-    outside is never faster than the way out to it (`profiles.fabric.assemble`)."""
+    outside is never faster than the way out to it (profiles/cluster/fabric.py, assemble)."""
 
     def own(resolved: Resolved) -> list[NetworkLevel]:
         return [level for level in resolved.cluster.levels if _place(level) == place]

@@ -43,7 +43,7 @@ def what_if(
     """Price a layout of `plan` (an object or a file) with changed numbers.
 
     set: `path=value`, any field of the request and any number of the hardware (`gpu.memory.bandwidth=4.8 TB/s`).
-    vary: `path=a..b` or `path=a,b,c`, one or two. study: a name in `studies.registry`; None: a comparison or a sweep.
+    vary: `path=a..b` or `path=a,b,c`, one or two. study: a name in registry.py; None: a comparison or a sweep.
     replan: also search the best layout. choice: number of the layout in the plan. assume: the study's assumptions.
     jobs, executor: processes, or a cluster (`dask://host:port`, `ray://host:port`), that search points of a sweep.
     resume: a file that keeps finished points. should_stop: ends the searches when it returns True.

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..parallel.recompute import Recompute
 
 CLAMPED = "clamped swiglu"
-_LIMIT, _ALPHA = 7.0, 1.702  # of GPT-OSS (transformers, models/gpt_oss/modeling_gpt_oss.py)
+_LIMIT, _ALPHA = 7.0, 1.702  # of GPT-OSS (transformers, GptOssExperts)
 
 
 def _squared_relu(x: Tensor) -> Tensor:
