@@ -15,7 +15,7 @@ from meshwright.cost_models.quantities.moments import IN_LAYER
 from meshwright.cost_models.step import reserved_memory
 from meshwright.profiles.model.load import load_model
 
-from ..test_cost_properties import SLACK, case_named, cases, check, draw, ledger_of, seeds, thorough, with_column
+from ..random_cases import SLACK, case_named, cases, check, draw, ledger_of, seeds, thorough, with_column
 from .test_moments import SEQ, built
 
 H, F, Q, KV = 4096, 14336, 4096, 2048  # Llama-3.1-8B: hidden, feed-forward, queries, keys and values

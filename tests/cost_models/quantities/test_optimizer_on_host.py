@@ -6,7 +6,7 @@ import numpy as np
 from meshwright.cost_models.layouts import OPTIMIZER_ON_HOST
 from meshwright.cost_models.quantities.optimizer_on_host import least_bytes
 
-from ..test_cost_properties import CASES, case_named, draw, price
+from ..random_cases import CASES, case_named, draw, price
 
 
 def test_no_layout_takes_less_of_the_host() -> None:
