@@ -222,6 +222,41 @@ SLOW = ("validate", "memory", "plan", "import")
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in cli.COMMANDS]
 )
 def test_examples_in_the_help_run(name: str, plans: Path) -> None:
+    write_requests(plans)
+    write_configs(plans)
+    write_checkpoint(plans)
+    if name == "check":
+        make_for_check(plans)
+    if name == "launch":
+        make_for_launch(plans)
+    if name == "launch tokens":
+        write_texts(plans)
+    assert examples(name)
+    for line in examples(name):
+        if "--from-run" in line or name == "launch export":
+            continue  # tests/planner/accuracy/test_calibrate_runs.py has a report, tests/runtime a checkpoint
+        result = run_here(*words_of(line, name, plans), cwd=plans)
+        assert result.code == 0, f"{line}\n{result.err}"
+
+
+def words_of(line: str, name: str, plans: Path) -> list[str]:
+    """An example of a command as it is run: files are overwritten, and what would train or measure is only shown."""
+    words = shlex.split(line.split(">")[0])[1:]
+    if "-o" in words:
+        words += ["--force"]
+        if not words[-2].endswith("stack.yaml"):  # which the next example reads
+            words[words.index("-o") + 1] = "example.json"
+    if words[0] in ("launch", "profile", "explore") and name not in ("profile import", "launch tokens"):
+        words.append("--dry-run")  # tests/runtime trains, tests/test_profile_*.py measure
+    if words[0] == "emit" and "--to" in words:  # the best layout may be one that it cannot express
+        target = words[words.index("--to") + 1]
+        assert run_here("plan", *SMALL, "--target", target, "-o", "target.json", "--force", cwd=plans).code == 0
+        words[1] = "target.json"
+    return words
+
+
+def write_requests(plans: Path) -> None:
+    """The request files that examples name, and a small model."""
     (plans / "request.yaml").write_text("model: llama-3.1-8b\ngpu: h100-sxm-80gb\ngpus: 8\n")
     (plans / "run.yaml").write_text("model: llama-3.1-8b\ncluster: dgx-h100\nworkload: {total_tokens: 5T}\n")
     served = "model: llama-3.1-8b\ncluster: dgx-h100\nworkload: {kind: serve, input: 2000, output: 300}\ntop: 1\n"
@@ -230,6 +265,12 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
     (plans / "rl.yaml").write_text("model: llama-3.2-1b\ncluster: 4xh100-sxm-80gb\nworkload: {kind: rl, output: 300}\n")
     (plans / "dpo.yaml").write_text("model: tiny.yaml\ncluster: 4xh100-sxm-80gb\ntrainer: meshwright\n"
                                     "workload: {kind: rl, algorithm: dpo, input: 8, output: 4}\n")  # fmt: skip
+    sizes = "hidden: 64, layers: 2, heads: 4, ffn_hidden: 128, vocab: 256, max_positions: 64"
+    (plans / "tiny.yaml").write_text(f"{{{sizes}}}\n")
+
+
+def write_configs(plans: Path) -> None:
+    """Configurations of frameworks, outputs of other tools, published runs, and two plans."""
     (plans / "grpo.yaml").write_text(
         "grpo: {num_prompts_per_step: 32, num_generations_per_prompt: 16}\ncluster: {num_nodes: 4, gpus_per_node: 8}\n"
         "policy: {model_name: meta-llama/Llama-3.2-1B, max_total_sequence_length: 8192, "
@@ -240,58 +281,46 @@ def test_examples_in_the_help_run(name: str, plans: Path) -> None:
         "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.max_response_length=8192 \\\n"
         "    actor_rollout_ref.model.path=meta-llama/Llama-3.2-1B trainer.nnodes=2 trainer.n_gpus_per_node=8\n"
     )
-    sizes = "hidden: 64, layers: 2, heads: 4, ffn_hidden: 128, vocab: 256, max_positions: 64"
-    (plans / "tiny.yaml").write_text(f"{{{sizes}}}\n")
     with gzip.open(ROOT / "profiles/catalogue/published/runs.jsonl.gz", "rt", encoding="utf-8") as published:
         (plans / "runs.yaml").write_text("[" + ",".join(published.readline() for _ in range(3)) + "]")
-    for name_there, config in (("train.sh", "imports/llama3_70b_megatron.sh"), ("ds.json", "imports/ds_zero3.json"),
-                               ("lora.yaml", "imports/axolotl_lora.yaml"),
-                               ("all_reduce.log", "profile_imports/nccl_tests_two_nodes.log"),
-                               ("nodes.txt", "profile_imports/scontrol_nodes.txt"),
-                               ("tuned.yaml", "tuned_plans.yaml")):  # fmt: skip
-        (plans / name_there).write_bytes((ROOT / "tests" / "data" / config).read_bytes())
+    for name, config in (("train.sh", "imports/llama3_70b_megatron.sh"), ("ds.json", "imports/ds_zero3.json"),
+                         ("lora.yaml", "imports/axolotl_lora.yaml"),
+                         ("all_reduce.log", "profile_imports/nccl_tests_two_nodes.log"),
+                         ("nodes.txt", "profile_imports/scontrol_nodes.txt"),
+                         ("tuned.yaml", "tuned_plans.yaml")):  # fmt: skip
+        (plans / name).write_bytes((ROOT / "tests" / "data" / config).read_bytes())
     for file in ("before.json", "after.json"):
         (plans / file).write_bytes((plans / "plan.json").read_bytes())
-    if name == "check":
-        # Older releases, as one of the examples names, have no graph of the iteration.
-        for needed in (("plan", *SMALL, "--target", "megatron", "--fix", "cuda_graphs=none", "-o", "target.json"),
-                       ("emit", "target.json", "--to", "megatron", "-d", "run"),
-                       ("plan", "serve.yaml", "-o", "serving.json"), ("emit", "serving.json", "-d", "served")):
-            assert run_here(*needed, "--force", cwd=plans).code == 0
-    if name == "launch":
-        make_for_launch(plans)
+
+
+def write_checkpoint(plans: Path) -> None:
+    """An empty folder of checkpoints, and one of Hugging Face without tensors."""
     (plans / "ckpt").mkdir(exist_ok=True)
     (plans / "Llama-3.1-8B").mkdir(exist_ok=True)
     hub = ROOT / "tests" / "data" / "configs" / "llama-3.1-8b.json"
     (plans / "Llama-3.1-8B" / "config.json").write_bytes(hub.read_bytes())
     header = b"{}"  # of a file without tensors: ranks compare shapes, the launcher only looks for whole files
     (plans / "Llama-3.1-8B" / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-    if name == "launch tokens":
-        shutil.rmtree(plans / "tokens", ignore_errors=True)  # of `launch`
-        for folder in (plans / "hf", plans / "Llama-3.1-8B"):
-            folder.mkdir(exist_ok=True)
-            (folder / "tokenizer.json").write_text(TOKENIZER)
-            (folder / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
-        (plans / "wiki.jsonl").write_text('{"text": "one"}\n')
-        for text in ("a.txt", "b.txt"):
-            (plans / text).write_text("one two")
-    assert examples(name)
-    for line in examples(name):
-        if "--from-run" in line or name == "launch export":
-            continue  # tests/planner/accuracy/test_calibrate_runs.py has a report, tests/runtime a checkpoint
-        words = shlex.split(line.split(">")[0])[1:]
-        if "-o" in words:
-            words += ["--force"]
-            if not words[-2].endswith("stack.yaml"):  # which the next example reads
-                words[words.index("-o") + 1] = "example.json"
-        if words[0] in ("launch", "profile", "explore") and name not in ("profile import", "launch tokens"):
-            words.append("--dry-run")  # tests/runtime trains, tests/test_profile_*.py measure
-        if words[0] == "emit" and "--to" in words:  # the best layout may be one that it cannot express
-            target = words[words.index("--to") + 1]
-            assert run_here("plan", *SMALL, "--target", target, "-o", "target.json", "--force", cwd=plans).code == 0
-            words[1] = "target.json"
-        result = run_here(*words, cwd=plans)
-        assert result.code == 0, f"{line}\n{result.err}"
+
+
+def write_texts(plans: Path) -> None:
+    """Texts and tokenizers; no tokens, which `launch` may have left."""
+    shutil.rmtree(plans / "tokens", ignore_errors=True)
+    for folder in (plans / "hf", plans / "Llama-3.1-8B"):
+        folder.mkdir(exist_ok=True)
+        (folder / "tokenizer.json").write_text(TOKENIZER)
+        (folder / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    (plans / "wiki.jsonl").write_text('{"text": "one"}\n')
+    for text in ("a.txt", "b.txt"):
+        (plans / text).write_text("one two")
+
+
+def make_for_check(plans: Path) -> None:
+    """Launch files. Older releases, as one of the examples names, have no graph of the iteration."""
+    for needed in (("plan", *SMALL, "--target", "megatron", "--fix", "cuda_graphs=none", "-o", "target.json"),
+                   ("emit", "target.json", "--to", "megatron", "-d", "run"),
+                   ("plan", "serve.yaml", "-o", "serving.json"), ("emit", "serving.json", "-d", "served")):
+        assert run_here(*needed, "--force", cwd=plans).code == 0
 
 
 def make_for_launch(plans: Path) -> None:
