@@ -25,7 +25,7 @@ def group_parts(plan: Plan, candidate: Candidate) -> list[Part]:
     assignment = candidate.spread
     if assignment is None:
         return []
-    lines = [*_why(assignment, candidate), *_crossing_lines(assignment), *_unused_lines(plan, assignment)]
+    lines = [*_why(assignment, candidate), *crossing_lines(assignment), *_unused_lines(plan, assignment)]
     parts: list[Part] = [_groups_table(assignment), *(text.wrapped(line) for line in lines)]
     strategies = plan.ways or ()
     if len(strategies) > 1:
@@ -95,7 +95,7 @@ def _both_ways(crossings: Sequence[Crossing]) -> list[Crossing]:
     return list(pairs.values())
 
 
-def _crossing_lines(assignment: IslandAssignment) -> list[str]:
+def crossing_lines(assignment: IslandAssignment) -> list[str]:
     """Traffic between the groups, and its cost."""
     names = [use.name for use in assignment.islands]
     lines = []

@@ -120,8 +120,8 @@ def _details(plan: ServingPlan, best: ServingCandidate) -> list[Part]:
     unit = _unit(plan)
     stable = f"; stable up to {text.significant(best.stable_load)}/s" if best.stable_load is not None else ""
     rows += [
-        ("throughput", f"{_whole(best.output_tokens_per_s)} tokens/s, "
-                       f"{_whole(best.output_tokens_per_s_per_gpu)} per GPU"),
+        ("throughput", f"{whole_number(best.output_tokens_per_s)} tokens/s, "
+                       f"{whole_number(best.output_tokens_per_s_per_gpu)} per GPU"),
         ("carries", f"{text.significant(best.largest_load)}{unit}{within(plan)}{stable}"),
         ("goodput", f"{text.significant(best.goodput_per_gpu)}{unit} per GPU"),
         ("binds", BINDS[best.binds]),
@@ -130,7 +130,7 @@ def _details(plan: ServingPlan, best: ServingCandidate) -> list[Part]:
     return [headless([(f"  {name}", value) for name, value in rows])]
 
 
-def _whole(rate: float) -> str:
+def whole_number(rate: float) -> str:
     """A rate without decimals, unless little else is left of it."""
     return f"{rate:,.0f}" if rate >= _FEW else text.significant(rate)
 

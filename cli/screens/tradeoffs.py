@@ -44,7 +44,7 @@ def frontier_screen(result: Frontier, most: int = MOST_ROWS) -> list[Part]:
 def curve_screen(result: Curve, most: int = MOST_ROWS) -> list[Part]:
     """A line per number of GPUs; under a deadline those that meet it, and the largest that is too small."""
     runs = [(point, point.best) for point in result.points if point.best]
-    rows_shown = _rows_shown([point for point, _ in runs], most, result.chosen, result.indifference)
+    rows_shown = shown_rows([point for point, _ in runs], most, result.chosen, result.indifference)
     shown = [runs[index] for index in rows_shown]
     columns, cells = _columns(
         [best for _, best in shown], several=True, efficiency=[point.efficiency for point, _ in shown]
@@ -103,7 +103,7 @@ def _bought(axes: Sequence[str], before: TradeoffChoice, after: TradeoffChoice) 
     return f"{', '.join(gained)} for {', '.join(lost)}" if gained and lost else ", ".join([*gained, *lost])
 
 
-def _rows_shown(points: Sequence[Tried], most: int, chosen: int | None, lead: float) -> list[int]:
+def shown_rows(points: Sequence[Tried], most: int, chosen: int | None, lead: float) -> list[int]:
     """Indices of every number of GPUs, or of the ends, the one chosen, and one of each of `most` - 2 parts of the
     range: the most efficient, or a rounder one that is as good within `lead`."""
     if len(points) <= most:

@@ -26,7 +26,7 @@ def fullest(ledger: Ledger, j: int, cost: Callable[[Matrix], Array]) -> Array:
         if matrices:
             costs = np.array([cost(matrix) + np.zeros_like(total) for matrix in matrices])
             numbers = np.array([_number(ledger, j, matrix) for matrix in matrices])
-            total += _fullest(costs, numbers, groups.shard, whole=whole)
+            total += of_fullest_rank(costs, numbers, groups.shard, whole=whole)
     return total
 
 
@@ -85,7 +85,7 @@ def _number(ledger: Ledger, j: int, matrix: Matrix) -> Array:
     return np.asarray(number / ledger.layouts["ep"] if matrix.expert else number)
 
 
-def _fullest(costs: Array, numbers: Array, ranks: Ints, *, whole: bool) -> Array:
+def of_fullest_rank(costs: Array, numbers: Array, ranks: Ints, *, whole: bool) -> Array:
     """[n] of `numbers` of matrices [matrix, n] of these costs. Not `whole`: as if they could be cut."""
     mean = (costs * numbers).sum(axis=0) / ranks
     if not whole:

@@ -42,11 +42,11 @@ def vocabulary_1f1b(m: int, barriers: int, seconds: Seconds) -> Schedule:
     p = len(seconds.forward)
     short = _FULL * p + 8
     if m <= 2 * short:
-        return _made(m, barriers, seconds)
-    made = _made(short, barriers, seconds)
+        return order_of_passes(m, barriers, seconds)
+    made = order_of_passes(short, barriers, seconds)
     repeats = find_steady(made, 8)
     if repeats is None or (m - short) % repeats.period:
-        return _made(m, barriers, seconds)
+        return order_of_passes(m, barriers, seconds)
     return resized(made, repeats, (m - short) // repeats.period)
 
 
@@ -71,7 +71,7 @@ def with_passes(layers: Costs, barriers: int, seconds: Seconds, reduce_s: Array,
 
 
 @lru_cache(maxsize=64)
-def _made(m: int, barriers: int, seconds: Seconds) -> Schedule:
+def order_of_passes(m: int, barriers: int, seconds: Seconds) -> Schedule:
     p, j = len(seconds.forward), np.arange(m)
     chunks = (2 + barriers) * p
     run = enumerate(_Run(m, barriers, seconds).rows())

@@ -92,7 +92,7 @@ def money(resolved: Resolved, step_s: float) -> dict[str, float | None]:
     }  # fmt: skip
 
 
-def _source(resolved: Resolved, layout: Layout, name: str) -> str:
+def source_of(resolved: Resolved, layout: Layout, name: str) -> str:
     """The source of a term's seconds: the weakest of its parts. A collective rests on the network levels that its
     groups span, and on the share of it that the stack hides."""
     sources = resolved.rates.sources
@@ -118,7 +118,7 @@ def _terms(staged: Staged) -> list[dict[str, Any]]:
         {
             "name": step.TERMS[name][0], "seconds": seconds, "exposed": True,
             "overlaps": [step.TERMS[other][0] for other in step.TERMS[name][1]],
-            "source": _source(staged.resolved, staged.layout, name),
+            "source": source_of(staged.resolved, staged.layout, name),
         }
         for name, seconds in staged.terms.items()
         if seconds > 0

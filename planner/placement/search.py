@@ -1,9 +1,9 @@
 """The best order of the nodes for an OrderProblem: annealing, then branch and bound; deterministic.
 
 Several chains are annealed on C itself (`_anneal`). On many nodes a chain would need too many moves, so many exchanges
-are made at once, on a sum over edges that stands for C (`_exchange`). Branch and bound over the slots in turn
-(`_branch`) then proves the result or improves it, as far as a count of partial orders goes. Beyond it, `least_factors`
-bounds all orders. All budgets are counts.
+are made at once, on a sum over edges that stands for C (`_exchange`). `branch_and_bound` over the slots in turn then
+proves the result or improves it, as far as a count of partial orders goes. Beyond it, `least_factors` bounds all
+orders. All budgets are counts.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def best_order(problem: OrderProblem, seed: int = 0, effort: float = 1.0) -> Ord
             order, seconds = _anneal(problem, seed, bound)
         if seconds < value * (1 - _EQUAL):
             best, value = order, seconds
-        best, value, proven = _branch(problem, least, best, value)
+        best, value, proven = branch_and_bound(problem, least, best, value)
     best = _nearest_to_listed(problem, best, value)
     return Ordered(tuple(int(node) for node in best), value, value if proven else bound, proven)
 
@@ -209,7 +209,7 @@ def _neighbours(problem: OrderProblem, weight: float, groups: NodeGroups) -> tup
     return near, np.asarray(cost)
 
 
-def _branch(problem: OrderProblem, least: Array, best: Ints, value: float) -> tuple[Ints, float, bool]:
+def branch_and_bound(problem: OrderProblem, least: Array, best: Ints, value: float) -> tuple[Ints, float, bool]:
     """Fill the slots one after another, all partial orders at once; drop those whose bound is not below the best.
 
     The bound takes the edges between filled slots as they are and the others at the fastest link.

@@ -61,7 +61,7 @@ def search_disaggregated(
     carried = 0.0 if incumbent is None else incumbent.largest_load
     least_load = carried if load is None and not promises.closed else None
     prefills, decodes = _by_degrees(prefills), _by_degrees(decodes)
-    sides = [[_sides(spaces, rate, promises, constants, prefills=spaces is prefills, least=least_load)
+    sides = [[sides_of(spaces, rate, promises, constants, prefills=spaces is prefills, least=least_load)
               for spaces in (prefills, decodes)] for rate in sorted(hours)]  # fmt: skip
     prefill, decode = sides[-1]
     total = held = kept = unlike = 0
@@ -136,7 +136,7 @@ def without_transfer(prefills: Sequence[Space], decodes: Sequence[Space]) -> str
     return None if not reasons or None in reasons else reasons[0]
 
 
-def _sides(
+def sides_of(
     spaces: Sequence[Space], load: float, promises: Promises, constants: ServingConstants, *, prefills: bool,
     least: float | None,
 ) -> list[Side]:  # fmt: skip

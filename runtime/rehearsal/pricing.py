@@ -34,7 +34,7 @@ def predicted_bytes(job: Job, *, on_gpu: bool = False) -> list[dict[str, float]]
     if not on_gpu and job.stack.attention == "unfused":
         job = replace(job, stack=replace(job.stack, attention="sdpa"))
     if job.strategies is not None:
-        return [_scaled(job, buffers) for buffers in _layerwise_bytes(job.strategies, job, _problem(job))]
+        return [_scaled(job, buffers) for buffers in _layerwise_bytes(job.strategies, job, problem_of(job))]
     memory = DeviceMemory(ledger_of(job))
     stages = [memory.buffers(stage) for stage in range(job.layout.pp)]
     return [_scaled(job, {name: float(buffers[0]) for name, buffers in stage.items()}) for stage in stages]
@@ -42,9 +42,9 @@ def predicted_bytes(job: Job, *, on_gpu: bool = False) -> list[dict[str, float]]
 
 def ledger_of(job: Job) -> ledger.Ledger:
     """The quantities of a job with one strategy for all layers."""
-    problem, columns = _problem(job), Layouts.of([job.layout])
+    problem, columns = problem_of(job), Layouts.of([job.layout])
     keys, index = index_keys(columns)
-    return build_ledger.build(problem, _tables(problem, keys), columns, index, _partition(job))
+    return build_ledger.build(problem, tables_of(problem, keys), columns, index, _partition(job))
 
 
 def _scaled(job: Job, unscaled: Mapping[str, float]) -> dict[str, float]:
@@ -56,7 +56,7 @@ def _layerwise_bytes(strategies: Strategies, job: Job, problem: Problem) -> list
     """Bytes per stage for layer-wise strategies."""
     columns, partition = Layouts.of(strategies.distinct), _partition(job)
     keys, index = index_keys(columns)
-    whole = build_ledger.build(problem, _tables(problem, keys), columns, index, partition)
+    whole = build_ledger.build(problem, tables_of(problem, keys), columns, index, partition)
     stages = LayerStages(Bytes.of_rows(whole), job.num_micro_batches, partition.sizes)
     indices = [strategies.distinct.index(strategy) for strategy in strategies.in_order]
     return [buffers for buffers, _ in stages.buffers_of(indices)]
@@ -69,7 +69,7 @@ def _partition(job: Job) -> Partition:
     return Partition(sizes, tuple(chunk.recompute_layers for chunk in job.chunks) if full else None)
 
 
-def _problem(job: Job) -> Problem:
+def problem_of(job: Job) -> Problem:
     workload = Workload(
         seq_len=job.seq_len, global_batch=job.global_batch, precision="bf16" if job.dtype == "bf16" else "fp32",
         optimizer="sgd" if job.optimizer == "sgd" else "adamw", lora=job.lora,
@@ -82,5 +82,5 @@ def _problem(job: Job) -> Problem:
     return Problem(job.model, workload, stack, job.world_size, job.world_size)
 
 
-def _tables(problem: Problem, keys: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]]) -> Tables:
+def tables_of(problem: Problem, keys: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]]) -> Tables:
     return Tables(problem, keys, operations(problem, keys))

@@ -19,7 +19,7 @@ from meshwright.cli.screens import memory as memory_screen
 from meshwright.cli.screens import plan as plan_screen
 from meshwright.cli.screens.header import space_line
 from meshwright.cli.screens.import_config import gain
-from meshwright.cli.screens.serving_plan import _whole
+from meshwright.cli.screens.serving_plan import whole_number
 from meshwright.cli.screens.what_if import kilo_dollars
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.studies.pricing import Priced
@@ -167,7 +167,7 @@ def test_latencies_have_the_unit_of_the_smallest(seconds: list[float], named: st
 
 @pytest.mark.parametrize(("rate", "shown"), [(1234.5, "1,234"), (10.4, "10"), (0.42, "0.420"), (3.0, "3.00")])
 def test_small_rates_of_a_deployment_keep_decimals(rate: float, shown: str) -> None:
-    assert _whole(rate) == shown
+    assert whole_number(rate) == shown
 
 
 @pytest.mark.parametrize(("usd", "shown"), [(2_378_000.0, "2,378"), (12_340.0, "12.3"), (451.0, "0.451"), (None, "-")])

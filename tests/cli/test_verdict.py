@@ -11,7 +11,7 @@ from meshwright.cli import text
 from meshwright.cli.console import make_console, print_part
 from meshwright.cli.screens.legend import explained, legend
 from meshwright.cli.screens.plan import plan_screen, terms_table
-from meshwright.cli.screens.tradeoffs import _rows_shown as rows_shown
+from meshwright.cli.screens.tradeoffs import shown_rows
 from meshwright.cli.screens.verdict import outlook_lines, verdict
 from meshwright.cost_models.layouts import FIELDS, FLAGS, Layout
 from meshwright.planner.document.candidate import Term
@@ -135,11 +135,11 @@ def test_round_numbers_of_gpus_are_shown_where_they_are_as_good() -> None:
     """61 to 127 GPUs: 64 is 1 % less efficient than its neighbours, 96 5 %."""
     less = {64: 0.99, 96: 0.95}
     points = [Tried(num_gpus=n, status="searched", efficiency=less.get(n, 1.0)) for n in range(61, 128)]
-    shown = [points[index].num_gpus for index in rows_shown(points, 5, None, 0.02)]
+    shown = [points[index].num_gpus for index in shown_rows(points, 5, None, 0.02)]
     assert 64 in shown
     assert 96 not in shown
     assert (shown[0], shown[-1]) == (61, 127)
-    assert 64 not in [points[index].num_gpus for index in rows_shown(points, 5, None, 0.0)]
+    assert 64 not in [points[index].num_gpus for index in shown_rows(points, 5, None, 0.0)]
 
 
 @pytest.mark.parametrize(("columns", "sources"), [("60", "4 kinds"), ("80", "assumed, fitted, formula and measured")])

@@ -10,7 +10,7 @@ import pytest
 from meshwright.cost_models.quantities import params
 from meshwright.cost_models.quantities.matrices import edge_matrices, layer_matrices
 from meshwright.cost_models.quantities.matrix import Matrix
-from meshwright.cost_models.quantities.whole_matrices import _fullest
+from meshwright.cost_models.quantities.whole_matrices import of_fullest_rank
 from meshwright.cost_models.specs.model import MixtureOfExperts
 from meshwright.profiles.model.load import load_model, model_names
 
@@ -86,7 +86,7 @@ def best_deal(costs: list[float], ranks: int) -> float:
 def share(costs: list[float], ranks: int, *, whole: bool = True) -> float:
     sizes, numbers = np.unique(costs, return_counts=True)
     columns = (sizes[:, None].astype(float), numbers[:, None].astype(float))
-    return float(_fullest(*columns, np.array([ranks]), whole=whole)[0])
+    return float(of_fullest_rank(*columns, np.array([ranks]), whole=whole)[0])
 
 
 def test_the_fullest_rank_has_the_least_of_any_deal_at_most() -> None:

@@ -14,7 +14,7 @@ from meshwright.cost_models.quantities.stages import HEAD, Partition
 from meshwright.cost_models.schedules import simulator
 from meshwright.cost_models.schedules.orders import F, Schedule
 from meshwright.cost_models.schedules.simulator import Costs
-from meshwright.cost_models.schedules.vocabulary import Seconds, _made, vocabulary_1f1b, with_passes
+from meshwright.cost_models.schedules.vocabulary import Seconds, order_of_passes, vocabulary_1f1b, with_passes
 from meshwright.cost_models.step import reserved_memory
 from meshwright.planner import api
 from meshwright.planner.evaluation.staged import Staged
@@ -62,7 +62,7 @@ def test_only_layers_fill_the_pipeline(p: int, barriers: int) -> None:
 def test_a_repeated_order_takes_as_long_as_the_whole_one(barriers: int) -> None:
     seconds = even(4, 1.0, barriers, message_s=0.1, hop_s=0.02)
     short = vocabulary_1f1b(120, barriers, seconds)
-    whole = _made(120, barriers, seconds)
+    whole = order_of_passes(120, barriers, seconds)
 
     assert short.period
     assert not whole.period

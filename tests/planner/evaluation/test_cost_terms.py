@@ -12,7 +12,7 @@ from meshwright.cost_models.quantities.ledger import Ledger
 from meshwright.cost_models.rates.rates import Rates
 from meshwright.cost_models.step import lower_bounds, step
 from meshwright.planner.document.candidate import Source
-from meshwright.planner.evaluation.candidates import _source
+from meshwright.planner.evaluation.candidates import source_of
 from meshwright.planner.evaluation.staged import SIMULATED_TERMS, Staged
 from meshwright.planner.heterogeneous.islands import parts_of
 from meshwright.planner.heterogeneous.pipeline import CrossIslandPipeline
@@ -140,4 +140,4 @@ def test_every_term_is_priced_or_left_out() -> None:
 @pytest.mark.parametrize("name", step.TERMS)
 def test_every_term_has_a_source(name: str) -> None:
     """A term that fails here: say where its seconds come from in `_term_sources` of profiles/stack/rates.py."""
-    assert _source(request(), PIPELINE, name) in get_args(Source)
+    assert source_of(request(), PIPELINE, name) in get_args(Source)

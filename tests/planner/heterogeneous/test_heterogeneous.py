@@ -11,7 +11,7 @@ import pytest
 from meshwright.cli import text
 from meshwright.cli.screens import memory as memory_screen
 from meshwright.cli.screens.explain import why_not_screen
-from meshwright.cli.screens.heterogeneous import _crossing_lines
+from meshwright.cli.screens.heterogeneous import crossing_lines
 from meshwright.cli.screens.verdict import verdict
 from meshwright.cost_models.layouts import Layout, parse
 from meshwright.cost_models.quantities.exchanges import OPS
@@ -262,10 +262,10 @@ def test_a_pipeline_that_comes_back_is_one_sentence() -> None:
         for at, name in enumerate(("fast", "slow"))
     )  # fmt: skip
     assignment = IslandAssignment(manner="across", islands=uses, crossings=(there, back))
-    (line,) = _crossing_lines(assignment)
+    (line,) = crossing_lines(assignment)
     assert "Between fast and slow go only messages of the pipeline: 7.00 GB a step each way" in line
     assert text.duration(0.004) in line
-    assert len(_crossing_lines(assignment.model_copy(update={"crossings": (there,)}))) == 1
+    assert len(crossing_lines(assignment.model_copy(update={"crossings": (there,)}))) == 1
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from meshwright.planner.placement.bounds import least_factors
 from meshwright.planner.placement.groups import node_groups
 from meshwright.planner.placement.place import place, rank_map
 from meshwright.planner.placement.problem import OrderProblem
-from meshwright.planner.placement.search import _branch, best_order
+from meshwright.planner.placement.search import best_order, branch_and_bound
 from meshwright.planner.placement.traffic import NodeTraffic
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import Resolved, resolve
@@ -89,7 +89,7 @@ def test_branch_and_bound_finds_the_optimum_by_itself(layout_id: str, moe: bool)
     asked = problem(layout_id, 2, moe=moe)
     values = asked.seconds(every_order(8))
     listed = np.arange(8)
-    order, value, proven = _branch(asked, least_factors(asked), listed, float(values.min()) * (1 + 1e-6))
+    order, value, proven = branch_and_bound(asked, least_factors(asked), listed, float(values.min()) * (1 + 1e-6))
     assert proven
     assert value == pytest.approx(values.min())
     assert asked.seconds(order[None])[0] == pytest.approx(values.min())

@@ -10,7 +10,7 @@ import pytest
 from meshwright.cost_models.arrays import Array, Mask
 from meshwright.cost_models.serving.lengths import RequestLengths
 from meshwright.planner.request.serving import ServingFields
-from meshwright.planner.serving.disaggregated import _sides, search_disaggregated
+from meshwright.planner.serving.disaggregated import search_disaggregated, sides_of
 from meshwright.planner.serving.promises import ALONE, Promises, largest_load, priced
 from meshwright.planner.serving.search import Fleet, Incumbent, fleets_pool
 from meshwright.planner.serving.space import Space
@@ -125,7 +125,7 @@ def test_no_pair_carries_more_than_the_bounds_of_its_sides(ttft_s: float, arriva
     promises = Promises(requests=requests, ttft_s=ttft_s, tpot_s=0.05, share=0.9, closed=False)
     spaces = [space("llama-3.1-70b", "8xh100-sxm-80gb", {"chunk_tokens": 8192, "tp": tp}) for tp in (2, 4)]
     for prefills in (True, False):
-        for side in _sides(spaces, ALONE, promises, ENGINES.constants, prefills=prefills, least=0.0):
+        for side in sides_of(spaces, ALONE, promises, ENGINES.constants, prefills=prefills, least=0.0):
             this = side.pool(np.arange(len(side.number)))
             other = this.rows(np.arange(len(side.number)), np.full(len(side.number), 1e9))
             asked = replace(promises, tpot_s=np.inf) if prefills else replace(promises, ttft_s=np.inf)

@@ -26,7 +26,7 @@ from meshwright.runtime.model import dispatch, experts
 from meshwright.runtime.model.router import within_capacity
 from meshwright.runtime.rehearsal import dry_run
 from meshwright.runtime.rehearsal.parity import LEAST_CHANGE, compare, compare_memory
-from meshwright.runtime.rehearsal.pricing import _problem, _tables, predicted_bytes
+from meshwright.runtime.rehearsal.pricing import predicted_bytes, problem_of, tables_of
 from meshwright.runtime.rehearsal.scale import scale_down
 from meshwright.runtime.trainer import Trainer
 from torch import Tensor
@@ -182,12 +182,12 @@ def test_the_ledger_counts_full_experts_and_the_model_none_of_it() -> None:
     wanted = wanted_by("moe:tp2-dp2-ep2-mbs1-z1-rnone", 0.7, seq_len=24)
     plain = wanted_by("moe:tp2-dp2-ep2-mbs1-z1-rnone", None, seq_len=24)
     keys, _ = index_keys(Layouts.of([wanted.layout]))
-    (operations, other) = (_tables(_problem(each), keys).operations[0] for each in (wanted, plain))
+    (operations, other) = (tables_of(problem_of(each), keys).operations[0] for each in (wanted, plain))
     (up,) = (gemm for gemm in operations.gemms if gemm.name == "experts up")
     rows = ceil(2 * (24 / 2) / 4 * 0.7)
     assert (up.m.item(), up.count.item()) == (2 * rows, 2)  # of two ranks, for two experts of this one
     assert (operations.host_waits, other.host_waits) == (False, True)
-    assert flops.model_flops(_problem(wanted)) == flops.model_flops(_problem(plain))
+    assert flops.model_flops(problem_of(wanted)) == flops.model_flops(problem_of(plain))
 
 
 # ---- from the request to the run, and what is refused

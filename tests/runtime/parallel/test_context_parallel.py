@@ -25,7 +25,7 @@ from meshwright.runtime.parallel import context_parallel, key_exchange
 from meshwright.runtime.parallel.comm import Group
 from meshwright.runtime.parallel.mesh import build_mesh, rank_lists
 from meshwright.runtime.rehearsal.parity import LEAST_CHANGE, compare_memory
-from meshwright.runtime.rehearsal.pricing import _problem, _tables, predicted_bytes
+from meshwright.runtime.rehearsal.pricing import predicted_bytes, problem_of, tables_of
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Trainer
 from torch import Tensor
@@ -202,11 +202,11 @@ def _sent(wanted: Job) -> dict[str, int]:
 
 def _planned(wanted: Job, again: Callable[[Any], bool]) -> dict[str, int]:
     """The same by the planner's operations; `again`: the exchanges of a forward pass that the backward pass repeats."""
-    problem = _problem(wanted)
+    problem = problem_of(wanted)
     keys, _ = index_keys(Layouts.of([wanted.layout]))
     found: Counter[str] = Counter()
     layers = wanted.model.num_layers / wanted.layout.pp
-    for exchange in _tables(problem, keys).operations[0].exchanges:
+    for exchange in tables_of(problem, keys).operations[0].exchanges:
         calls = np.asarray(exchange.forward_calls) * (1 + again(exchange)) + exchange.backward_calls
         if exchange.axis == "cp":
             found[exchange.op] += int(layers * wanted.num_micro_batches * 2 * (exchange.num_bytes * calls).item())

@@ -27,7 +27,7 @@ from meshwright.runtime.parallel.comm import Group
 from meshwright.runtime.parallel.mesh import build_mesh, rank_lists
 from meshwright.runtime.rehearsal import dry_run
 from meshwright.runtime.rehearsal.parity import LEAST_CHANGE, compare_memory
-from meshwright.runtime.rehearsal.pricing import _problem, _tables, predicted_bytes
+from meshwright.runtime.rehearsal.pricing import predicted_bytes, problem_of, tables_of
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Trainer
 from torch import Tensor
@@ -205,7 +205,7 @@ def planned_exchanges(wanted: Job) -> dict[tuple[str, str], float]:
     found: defaultdict[tuple[str, str], float] = defaultdict(float)
     again = wanted.layout.recompute > 0
     passes = wanted.num_micro_batches * wanted.model.num_layers / wanted.layout.pp
-    for exchange in _tables(_problem(wanted), keys).operations[0].exchanges:
+    for exchange in tables_of(problem_of(wanted), keys).operations[0].exchanges:
         calls = np.asarray(exchange.forward_calls) * (1 + (again and bool(exchange.tag))) + exchange.backward_calls
         if exchange.axis == "ep" and exchange.num_bytes.item() > 0:
             found[exchange.op, "calls"] += passes * calls.item()
