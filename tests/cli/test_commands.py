@@ -248,6 +248,8 @@ def words_of(line: str, name: str, plans: Path) -> list[str]:
             words[words.index("-o") + 1] = "example.json"
     if words[0] in ("launch", "profile", "explore") and name not in ("profile import", "launch tokens"):
         words.append("--dry-run")  # tests/runtime trains, tests/test_profile_*.py measure
+    if "--elastic" in words:  # one node survives no loss
+        words[1] = "two-nodes.json"
     if words[0] == "emit" and "--to" in words:  # the best layout may be one that it cannot express
         target = words[words.index("--to") + 1]
         assert run_here("plan", *SMALL, "--target", target, "-o", "target.json", "--force", cwd=plans).code == 0
@@ -324,7 +326,9 @@ def make_for_check(plans: Path) -> None:
 
 
 def make_for_launch(plans: Path) -> None:
-    """Plans of post-training, and data, which ranks read."""
+    """Plans of post-training and for two nodes, and data, which ranks read."""
+    two_nodes = ("--model", "llama-3.1-8b", "--cluster", "dgx-h100:2", "--global-batch", "64", "-o", "two-nodes.json")
+    assert run_here("plan", *two_nodes, "--force", cwd=plans).code == 0
     for kind in ("rl", "dpo"):
         assert run_here("plan", f"{kind}.yaml", "-o", f"{kind}.json", "--force", cwd=plans).code == 0
     (plans / "tokens").mkdir(exist_ok=True)
