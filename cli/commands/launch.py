@@ -148,13 +148,15 @@ def _prepared(settings: Settings) -> tuple[Plan | LengthsPlan | RlPlan, Job, lis
     """The plan, the job of the flags, and what was shrunk. Raises InputError for what does not fit them."""
     from ...planner.document.lengths_plan import load_lengths_plan
     from ...planner.document.reading import load_plan, rl_plan_in
-    from ...planner.targets.emit import check_trained
+    from ...planner.targets.emit import check_runs, check_trained
     from ...runtime.settings import prepare
 
     path = Path(settings.plan)
     plan = load_lengths_plan(path) or rl_plan_in(path) or load_plan(path)
     if plan.kind == "plan":
         check_trained(plan, "meshwright")
+        if not settings.scale_down:
+            check_runs(plan)
     job, notes = prepare(settings)
     if settings.init_from is not None:
         check_pretrained(Path(settings.init_from), job.model)

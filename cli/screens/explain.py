@@ -123,16 +123,19 @@ def _search_table(space: SpaceCount) -> Table:
 
 def why_not_screen(plan: Plan, other: Candidate) -> list[Part]:
     """Why a layout was not chosen: the rule against it, and the terms in which it differs from the first."""
-    best, target = plan.best, Facts.of(plan).target
+    best, facts = plan.best, Facts.of(plan)
     behind = other.step_s - best.step_s
     relation = f"{text.significant(abs(behind))} s {'more' if behind > 0 else 'less'} than layout {best.choice}:"
     needed, limit = other.least_room(capacity(plan))
     peak = text.gib(needed)
-    reason = other.targets.get(target)
+    reason = other.targets.get(facts.target)
+    headroom, left = text.gib(facts.headroom_of(limit)), text.gib(limit - needed)
     if needed > limit:
         verdict = f"does not fit: it needs {peak} GiB per GPU of {text.gib(limit)}. It would take"
     elif reason:
-        verdict = f"cannot be run by {target}: {reason}. It fits ({peak} GiB) and would take"
+        verdict = f"cannot be run by {facts.target}: {reason}. It fits ({peak} GiB) and would take"
+    elif limit - needed < facts.headroom_of(limit):
+        verdict = f"is valid, but leaves {left} GiB of memory, less than the headroom of {headroom}. It would take"
     else:
         verdict = f"is valid and fits ({peak} GiB), but takes" if behind > 0 else f"fits ({peak} GiB) and takes"
     first = f"{other.layout_id} {verdict} {step_text(other)}, {relation}"

@@ -16,7 +16,7 @@ from ..document.base import rounded
 from ..document.candidate import Candidate
 from ..request import headroom
 from ..request.resolve import Resolved
-from ..targets.registry import TARGETS, compared
+from ..targets.registry import TARGETS, compared, runs_on_none
 from . import intervals
 from .interruptions import on_spot
 from .intervals import regime_of
@@ -30,7 +30,7 @@ def candidates(resolved: Resolved, staged: Sequence[Staged]) -> tuple[Candidate,
     runs = {target.name: target.supports(columns, resolved.problem)[1]
             for target in compared(resolved.problem, resolved.target.name)}
     if resolved.cluster.gpu.plan_only:
-        runs = {name: [f"no target runs on {resolved.cluster.gpu.name}"] * len(staged) for name in runs}
+        runs = {name: [runs_on_none(resolved.cluster.gpu.name)] * len(staged) for name in runs}
     trains = {name: next(iter(TARGETS[name].cannot_train(resolved.problem)), None) for name in runs}
     runs = {name: [reason or trains[name] for reason in reasons] for name, reasons in runs.items()}
     out = []

@@ -9,7 +9,7 @@ from ...cost_models.techniques import registry as techniques
 from ...errors import UnsupportedError
 from ...profiles.rates.calibration import fitted_formats
 from ...profiles.rates.device_rates import surfaces_for
-from ..targets.registry import about_technique, who_trains
+from ..targets.registry import about_technique, runs_on_none, who_trains
 
 if TYPE_CHECKING:
     from .resolve import Resolved
@@ -21,7 +21,7 @@ def doubts(resolved: Resolved) -> list[Notice]:
     gpu, target = resolved.cluster.gpu, resolved.target
     found = []
     if gpu.plan_only:
-        found.append(Notice("target", f"{gpu.name}: plan only, no target of meshwright runs on it"))
+        found.append(Notice("target", f"{runs_on_none(gpu.name)}: the plan is priced, `emit` and `launch` refuse it"))
     used = techniques.of(resolved.workload.techniques)
     found += [Notice("technique", about_technique(technique, target)) for technique, _ in used]
     found += _untrained(resolved)

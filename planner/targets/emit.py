@@ -14,7 +14,7 @@ from .launchers.base import node_script
 from .launchers.registry import launcher as load_launcher
 from .option_lists import OptionList, option_list
 from .placement import place
-from .registry import TARGETS, who_trains, with_techniques
+from .registry import TARGETS, runs_on_none, who_trains, with_techniques
 from .registry import target as load_target
 from .setup import Setup
 
@@ -54,6 +54,7 @@ def emit(
     if target.trainer is None:
         able = ", ".join(known.name for known in TARGETS.values() if known.trainer is not None)
         raise UnsupportedError(f"files for {to} cannot be written yet", hint=f"these can: {able}")
+    check_runs(plan)
     setup = Setup.of(plan, choice, name, layerwise=target.layerwise)
     _train_by(target, setup)
     config = target.config
@@ -96,6 +97,14 @@ def check_trained(plan: Plan, name: str) -> None:
                       plan.best.to_layout().num_gpus, gpus_per_node)  # fmt: skip
     if reasons := load_target(name).cannot_train(problem):
         raise UnsupportedError(f"{name} cannot train {problem.model.name}: {reasons[0]}", hint=who_trains(problem))
+
+
+def check_runs(plan: Plan) -> None:
+    """Raises UnsupportedError where a GPU of the plan is known to plans alone."""
+    for group in plan.resolved["cluster"]["groups"]:
+        if group["gpu"].get("plan_only"):
+            raise UnsupportedError(runs_on_none(group["gpu"]["name"]),
+                                   hint="`explain`, `memory`, `what-if` and `report` read its plans")  # fmt: skip
 
 
 def _train_by(target: Target, setup: Setup) -> None:

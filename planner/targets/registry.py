@@ -49,6 +49,11 @@ def about_technique(technique: Technique, target: Target) -> str:
     return f"{technique.name} is priced, but {who}; {technique.caveat}"
 
 
+def runs_on_none(gpu: str) -> str:
+    """Why files for a GPU of plans alone (TPU, Trainium, Gaudi, Ascend) are refused."""
+    return f"no target of meshwright runs on {gpu}"
+
+
 def able_to_train(problem: Problem) -> list[str]:
     """The targets whose newest releases can train a problem."""
     return [known.name for known in TARGETS.values() if known.trainer is not None and not known.cannot_train(problem)]

@@ -56,6 +56,8 @@ class Setup:
     nodes: str
     # CUDA compute capability of the GPU (9.0 for sm_90); None for a GPU without one and for mixed GPUs.
     capability: float | None
+    # The memory of the smallest GPU in use.
+    gpu_memory_bytes: float
     num_nodes: int
     gpus_per_node: int
     # GPUs joined by the fastest link: one node, or the nodes of the plan in one rack.
@@ -143,19 +145,20 @@ class Setup:
         if not layerwise:
             candidate.check_uniform()
         layout = candidate.to_layout()
-        nodes, capability, num_nodes, gpus_per_node = _nodes(plan, candidate, layout)
+        nodes, capability, gpu_memory_bytes, num_nodes, gpus_per_node = _nodes(plan, candidate, layout)
         return cls(
             plan_id=plan.request_sha256[:12], tool=f"meshwright {__version__}", choice=choice, candidate=candidate,
             layout=layout, model=model_of(plan.resolved, name), workload=workload_of(plan.resolved, name),
             stack=stack_of(plan.resolved, name), switches=plan.resolved.get("switches", {}), nodes=nodes,
-            capability=capability, num_nodes=num_nodes, gpus_per_node=gpus_per_node,
+            capability=capability, gpu_memory_bytes=gpu_memory_bytes, num_nodes=num_nodes, gpus_per_node=gpus_per_node,
             domain=domain_of(plan, num_nodes * gpus_per_node, gpus_per_node),
             documents=Documents(**told) if (told := plan.resolved.get("documents")) else None,
         )  # fmt: skip
 
 
-def _nodes(plan: Plan, candidate: Candidate, layout: Layout) -> tuple[str, float | None, int, int]:
-    """The nodes in words, compute capability, number of nodes and GPUs per node, for the groups in use."""
+def _nodes(plan: Plan, candidate: Candidate, layout: Layout) -> tuple[str, float | None, float, int, int]:
+    """The nodes in words, compute capability, memory of the smallest GPU, number of nodes and GPUs per node, for the
+    groups in use."""
     groups = plan.resolved["cluster"]["groups"]
     gpus = [(str(group["gpu"]["name"]), int(group["num_nodes"]) * int(group["gpus_per_node"])) for group in groups]
     if candidate.spread is not None:
@@ -174,7 +177,8 @@ def _nodes(plan: Plan, candidate: Candidate, layout: Layout) -> tuple[str, float
     nodes = " + ".join(f"{number // gpus_per_node} x {gpus_per_node} {kind}" for kind, number in of_kind.items())
     capabilities = {capability_of(str(group["gpu"].get("arch", ""))) for group in groups}
     capability = capabilities.pop() if len(capabilities) == 1 else None
-    return nodes, capability, layout.num_gpus // gpus_per_node, gpus_per_node
+    gpu_memory_bytes = min(float(group["gpu"]["memory_bytes"]) for group in groups)
+    return nodes, capability, gpu_memory_bytes, layout.num_gpus // gpus_per_node, gpus_per_node
 
 
 def domain_of(plan: Plan, num_gpus: int, gpus_per_node: int) -> int:

@@ -88,6 +88,7 @@ def diff_screen(before: Plan, after: Plan) -> list[Any]:
 def screens() -> dict[str, list[Any]]:
     plan = sample_plan()
     first, third = plan.candidates[0], plan.candidates[2]
+    third_left = plan.resolved["memory_bytes"] - third.device_bytes
     origins = {"model": "--model", "fix": "a.yaml, line 3"}
     facts: dict[str, dict[str, Any]] = {
         "peak.bf16": {"value": "989.5 TFLOP/s", "source": "datasheet; a file"},
@@ -104,6 +105,7 @@ def screens() -> dict[str, list[Any]]:
         "why-not": explain_screen.why_not_screen(plan, third),
         "why-not-target": explain_screen.why_not_screen(resolved_to(target="torchtitan"), third),
         "why-not-memory": explain_screen.why_not_screen(resolved_to(memory_bytes=2**35), third),
+        "why-not-headroom": explain_screen.why_not_screen(resolved_to(headroom_bytes=third_left + 2**30), third),
         "diff": diff_screen(plan, other_plan()),
         "diff-equal": diff_screen(plan, sample_plan()),
         "show-sources": listings_screen.sources_screen("h100-sxm-80gb", facts),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,17 @@ MAIN_FILE = "maxtext.yml"
 CHECKOUT = "MAXTEXT_PATH"
 # The variable that gives MaxText the number of nodes.
 NODES = "NNODES"
+# JAX takes 75 % of a GPU when it starts (docs.jax.dev, gpu_memory_allocation), less than most plans need. NVIDIA's
+# guide takes up to 90 % (docs.nvidia.com/jax-toolbox, gpu-performance): the rest is for the CUDA context and NCCL. JAX
+# refuses the variable under both of its names.
+POOL, OLD_POOL, USUAL_POOL = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION", 0.9
+# Off by default, and without it no message travels beside compute (configs/README.md; set by all of configs/gpu/a3).
+_OVERLAPS = "--xla_gpu_enable_latency_hiding_scheduler=true"
 # What a plan does not hold and the trainer needs.
 _YOURS: Settings = {"run_name": "meshwright", "dataset_type": "synthetic", "steps": 1000, "learning_rate": 3e-4,
                     "enable_checkpointing": False}  # fmt: skip
 # One process per node drives all of its GPUs (utils/max_utils.py, initialize_jax_for_gpu).
-_MEETING = ('env JAX_COORDINATOR_IP="$MASTER_ADDR" JAX_COORDINATOR_PORT="$MASTER_PORT" '
+_MEETING = ('JAX_COORDINATOR_IP="$MASTER_ADDR" JAX_COORDINATOR_PORT="$MASTER_PORT" '
             'NODE_RANK="$NODE_RANK" \\\n  ')  # fmt: skip
 
 
@@ -109,14 +115,23 @@ def job(setup: Setup, header: tuple[str, ...], options: OptionList | None) -> Jo
     from ....profiles.io.yaml_syntax import text_of  # slow to load, and needed here only
 
     several = setup.num_nodes > 1
+    start = f'env XLA_FLAGS="$XLA_FLAGS" {_MEETING if several else ""}python3'
     return Job(
         name=f"{setup.model.name}-{_N}", title=str(setup.layout), header=header, num_nodes=setup.num_nodes,
         gpus_per_node=setup.gpus_per_node,
         files={MAIN_FILE: comment((*header, *yours)) + text_of({**TABLE.write(setup), **_YOURS})},
-        command=f'{_MEETING if several else ""}python3 -m maxtext.trainers.pre_train.train "$here/{MAIN_FILE}"',
-        environment={NODES: str(setup.num_nodes)} if several else {},
+        command=f'{start} -m maxtext.trainers.pre_train.train "$here/{MAIN_FILE}"',
+        environment={**({NODES: str(setup.num_nodes)} if several else {}), POOL: f"{_pool(setup):.2f}", OLD_POOL: None},
+        defaults={"XLA_FLAGS": _OVERLAPS},
         notes=setup.model.assumptions, example="steps=100 dataset_type=hf hf_path=...",
     )  # fmt: skip
+
+
+def _pool(setup: Setup) -> float:
+    """The share of a GPU's memory that JAX takes when it starts: the usual one, or more where a plan without headroom
+    needs it."""
+    needed = max(stage.reserved_bytes for stage in setup.candidate.memory) / setup.gpu_memory_bytes
+    return max(USUAL_POOL, ceil(100 * needed) / 100)
 
 
 def _built(model: ModelSpec) -> ModelSpec:

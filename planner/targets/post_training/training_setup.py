@@ -32,7 +32,7 @@ def training_setup(setup: RlSetup, call: RlCall) -> Setup:
     return Setup(
         plan_id=setup.plan_id, tool=setup.tool, choice=setup.candidate.choice, candidate=candidate, layout=layout,
         model=model, workload=work, stack=setup.stack, switches={}, nodes=setup.nodes, capability=setup.capability,
-        num_nodes=nodes, gpus_per_node=per_node, domain=per_node,
+        gpu_memory_bytes=setup.gpu_memory_bytes, num_nodes=nodes, gpus_per_node=per_node, domain=per_node,
     )  # fmt: skip
 
 

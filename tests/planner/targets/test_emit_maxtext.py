@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from meshwright.cost_models.layouts import parse
 from meshwright.planner import api
@@ -84,3 +86,27 @@ def test_edits_are_found_where_they_are(file: str, pattern: str, new: str, field
     problems = check_files(changed).problems
     assert field in {problem.field for problem in problems}
     assert all(problem.line for problem in problems if problem.field == field)
+
+
+def test_jax_gets_the_memory_that_a_plan_needs_and_overlaps_messages() -> None:
+    """JAX takes 75 % of a GPU unless it is asked for more, and XLA waits for every message by default."""
+    asked = {**ASKED, "workload": {"seq_len": 8704, "global_batch": 64}}
+    tight = api.evaluate(request_from_dict(asked), "dp16-mbs2-z3-rsel(norm+act)")
+    usual = files_of("dp16-mbs1-z3-rfull")["launch.sh"]
+    assert "export XLA_CLIENT_MEM_FRACTION=0.90\nunset XLA_PYTHON_CLIENT_MEM_FRACTION\n" in usual
+    assert ': "${XLA_FLAGS:=--xla_gpu_enable_latency_hiding_scheduler=true}"\n' in usual
+    assert 'exec env XLA_FLAGS="$XLA_FLAGS" ' in usual
+    gpu_bytes = float(tight.resolved["cluster"]["groups"][0]["gpu"]["memory_bytes"])
+    needed = max(stage.reserved_bytes for stage in tight.best.memory) / gpu_bytes
+    share = re.search(r"XLA_CLIENT_MEM_FRACTION=(\S+)", emit(tight, "maxtext").files["launch.sh"])
+    assert share is not None
+    assert 0.9 < needed <= float(share[1]) < needed + 0.01
+
+
+@pytest.mark.parametrize(("gpu", "target"), [("tpu-v5p", "maxtext"), ("gaudi2", "meshwright")])
+def test_files_are_refused_for_hardware_that_is_only_planned_for(gpu: str, target: str) -> None:
+    """MaxText's files are for GPUs: a TPU has other attention kernels and one mesh over all hosts."""
+    plan = api.evaluate(request_from_dict({**ASKED, "cluster": f"8x{gpu}", "target": target}), "dp8-mbs1-z3-rfull")
+    assert f"no target of meshwright runs on {gpu}" in {plan.best.targets[target]}
+    with pytest.raises(UnsupportedError, match=f"no target of meshwright runs on {gpu}"):
+        emit(plan, target)
