@@ -153,16 +153,17 @@ def command(
     flags = options.request_flags(context)
     flags["gpus"] = None if gpus is None or numbers is not None else int(gpus.replace("_", ""))
     file = serving.tokens_or_file(flags, output_file)
+    of_layouts: dict[str, object] = {"--gpus": numbers, "--pareto": pareto, "--trace": trace,
+                                     "--layers own": layers == "own", "--time-limit": time_limit}  # fmt: skip
+    of_steps = {**of_layouts, "--fastest": fastest, "--deadline": deadline}
     if jobs_file is not None:
-        return jobs_side_by_side.run(terminal, jobs_file, flags, request, file, force=force)
+        of_steps |= {"--set": set_, "--allow-technique": allow_technique}
+        return jobs_side_by_side.run(terminal, jobs_file, flags, request, file, of_steps, force=force)
     requested = _request(request, set_, flags, numbers)
     for path in filter(None, (file, trace)):
         check_writable(path, force=force)
-    of_layouts: dict[str, object] = {"--gpus": numbers, "--pareto": pareto, "--trace": trace,
-                                     "--layers own": layers == "own", "--time-limit": time_limit}  # fmt: skip
     if not isinstance(requested, Request):
-        of_layouts |= {"--fastest": fastest, "--deadline": deadline}
-        return _run_other(terminal, requested, file, allow_technique or (), of_layouts, force=force)
+        return _run_other(terminal, requested, file, allow_technique or (), of_steps, force=force)
     if requested.workload.max_len is not None:
         of_layouts["--allow-technique"] = allow_technique
         return mixed_lengths.run(terminal, requested, file, of_layouts, force=force, seed=seed, schemes=lengths_scheme)

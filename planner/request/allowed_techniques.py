@@ -20,7 +20,10 @@ def allowed_techniques(
     """
     knobs: dict[str, dict[str, float]] = {}
     for text in [text for name in allowed for text in (every if name == ALL_TECHNIQUES else [name])]:
-        knobs |= parse_techniques(text, known)
+        try:
+            knobs |= parse_techniques(text, known)
+        except InputError as error:
+            raise InputError(f"--allow-technique: {error.message}", hint=error.hint) from None
     if (given := [name for name in knobs if name in requested]) and ALL_TECHNIQUES not in allowed:
         raise InputError(f"{given[0]} is both requested and allowed",
                          hint="`--technique` uses it, `--allow-technique` leaves that to the search")  # fmt: skip

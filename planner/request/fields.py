@@ -194,12 +194,18 @@ def parse_techniques(value: Any, known: Mapping[str, Technique] = techniques.TEC
                 raise InputError(f"technique {name}: `{knobs}` is no mapping of its knobs",
                                  hint=f"its knobs: `meshwright show techniques {name}`")  # fmt: skip
             chosen[str(name)] = {knob: _number(knob, number) for knob, number in (knobs or {}).items()}
+    if ALL_TECHNIQUES in chosen:
+        raise InputError(f"`{ALL_TECHNIQUES}` names no technique",
+                         hint="`--allow-technique all` leaves the choice to the search")  # fmt: skip
     return {name: dict(knobs) for name, knobs in techniques.applied(chosen, known)}
 
 
 def _named_knobs(text: str) -> tuple[str, dict[str, str]]:
     """`name:knob=value,knob=value`."""
     name, _, rest = text.partition(":")
+    if "," in name:
+        raise InputError(f"`{name}` names several techniques",
+                         hint="give each a flag, or an item of the list, of its own")  # fmt: skip
     pairs = [part.partition("=") for part in rest.split(",") if part.strip()]
     if bad := [knob for knob, equals, given in pairs if not equals or not given.strip()]:
         hint = f"its knobs: `meshwright show techniques {name}`"

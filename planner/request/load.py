@@ -240,11 +240,11 @@ class _Draft:
         origin = next((self.origins[place[:n]] for n in range(len(place), 0, -1) if place[:n] in self.origins), None)
         if origin is not None and origin.kind == "flag":
             return FieldProblem(message, field=origin.text, hint=hint)
-        # A flag of another kind of workload makes a block that this one lacks.
         below = next((it for key, it in self.origins.items() if key[: len(place)] == place), None)
         if origin is None and below is not None and below.kind == "flag":
-            return FieldProblem(f"is not for a workload of kind {self.kind or 'train'}", field=below.text,
-                                hint="leave it out")  # fmt: skip
+            if error["type"] == "extra_forbidden":  # a flag of another kind of workload makes a block that this lacks
+                message, hint = f"is not for a workload of kind {self.kind or 'train'}", "leave it out"
+            return FieldProblem(message, field=below.text, hint=hint)
         if self.document is not None and (origin is None or origin.kind == "file"):
             return self.document.problem(place, message, hint)
         return FieldProblem(message, field=dotted(place), hint=hint)

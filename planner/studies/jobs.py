@@ -152,8 +152,8 @@ def _read(document: Document, overrides: dict[str, Any]) -> list[_Job]:
             request = load_request(None, asked)
             workload = resolve(request).workload
         except InputError as error:
-            facts.problems += error.problems or (FieldProblem(error.message, f"jobs[{index}]", document.name,
-                                                              document.line(path), error.hint),)  # fmt: skip
+            problems = error.problems or (FieldProblem(error.message, hint=error.hint),)
+            facts.problems += [_of_job(index, problem, document) for problem in problems]
             continue
         jobs.append(_Job(str(fields.get("name", f"job-{index + 1}")), count, request,
                          float(workload.total_tokens or 0.0) / workload.tokens_per_step))  # fmt: skip
@@ -162,6 +162,14 @@ def _read(document: Document, overrides: dict[str, Any]) -> list[_Job]:
         facts.fail(("jobs",), f"two jobs are called `{name}`", "`count` repeats a job")
     facts.finish()
     return jobs
+
+
+def _of_job(index: int, problem: FieldProblem, document: Document) -> FieldProblem:
+    """The problem at the place of its job, unless it is in a file of its own."""
+    if problem.file:
+        return problem
+    field = ".".join(filter(None, (f"jobs[{index}]", problem.field)))
+    return problem._replace(field=field, file=document.name, line=document.line(("jobs", index)))
 
 
 def _plans(job: _Job, nodes: int, numbers: list[int]) -> dict[int, Plan]:

@@ -257,6 +257,8 @@ def test_streaming_diloco_needs_a_hundredth_of_the_network() -> None:
         (["diloco:fragments=2.5"], "fragments is 2.5, must be a whole number"),
         (["diloco:bits=four"], "bits: `four` is not a number"),
         (["diloco:h=3"], "diloco has no knob `h`"),
+        (["all"], "`all` names no technique"),
+        (["diloco,co2:period=2"], "`diloco,co2` names several techniques"),
         (["diloco:period"], "`period` is not `knob=value`"),
         (["diloco", "1-bit-adam"], "exclude one another"),
         (["diloco", "diloco:bits=8"], "given twice"),

@@ -112,7 +112,7 @@ def test_a_technique_makes_room() -> None:
 @pytest.mark.parametrize(
     ("allowed", "more", "message"),
     [
-        (["zero+"], {}, "unknown technique `zero\\+`"),
+        (["zero+"], {}, "--allow-technique: unknown technique `zero\\+`"),
         (["zero++:weight_bits=3"], {}, "weight_bits is 3, must be a whole number in 4 to 16"),
         (["diloco"], {"technique": "diloco"}, "diloco is both requested and allowed"),
         (["diloco"], {"stages": "own"}, "no simulation knows techniques"),

@@ -87,7 +87,9 @@ def test_the_screen_and_the_file(members: Path) -> None:
     assert "8 jobs on 8 nodes" in shown.out
     assert "no schedule is shorter" in shown.out
     assert json.loads((members.parent / "jobs.json").read_text())["kind"] == "jobs"
-    for words, message in (((str(members),), "is a request"), (("--exclude", "0"), "--exclude")):
+    for words, message in (((str(members),), "is a request"), (("--exclude", "0"), "--exclude"),
+                           (("--allow-technique", "all"), "--allow-technique goes with one plan"),
+                           (("--set", "top=3"), "--set goes with one plan")):  # fmt: skip
         refused = run_here("plan", *words, "--jobs-file", "members.yaml", cwd=members.parent)
         assert refused.code == 2
         assert message in refused.err
@@ -108,6 +110,8 @@ def test_the_screen_and_the_file(members: Path) -> None:
         ("cluster: dgx-h100:2\njobs:\n  - {name: a, model: llama-3.2-1b, total_tokens: 1B}\n"
          "  - {name: a, model: llama-3.1-8b, total_tokens: 1B}\n", ["two jobs are called `a`"]),
         ("cluster: dgx-h100:2\njobs:\n  - {model: lama, total_tokens: 1B}\n", ["lama"]),
+        ("cluster: dgx-h100:2\njobs:\n  - {model: llama-3.2-1b, technique: dilco, total_tokens: 1B}\n",
+         ["line 3, jobs[0].workload.techniques: unknown technique `dilco`"]),
         ("- 1\n", ["jobs"]),
     ],
 )  # fmt: skip

@@ -385,6 +385,7 @@ def test_a_plan_of_other_constants_says_so() -> None:
     ("cluster.price=98", "98 has no unit", "USD/h"),
     ("workload.seq_len=x2", "is a factor", "value itself"),
     ("gpu.peak", "is not `path=value`", "--set"),
+    ("workload.techniques.diloco.period=0", "diloco: period is 0, must be a whole number", "steps between"),
     ("cluster.wan.bandwidth=x2", "has no network between sites", ""),
     ("gpu=h100sxm", "unknown GPU `h100sxm`", "h100-sxm-80gb"),
     ("gpus=many", "not a whole number", "512"),
