@@ -102,7 +102,10 @@ def modernise(arguments: Arguments) -> None:
             "num_processes", arguments.files.get("num_processes", ""), arguments.lines.get("num_processes", 0),
             f"num_processes: {machines * 8} starts 8 on each"))  # fmt: skip
     if str(given.get("use_cpu", False)).lower() in ("true", "yes"):
-        arguments.gap("use_cpu", "trains on CPUs")
+        if kind in ("", "NO"):
+            arguments.gap("use_cpu", "trains on CPUs")
+        else:  # accelerate 1.15, commands/launch.py and utils/launch.py: only the launcher of one process obeys it
+            arguments.notes.append(f"use_cpu has no effect beside distributed_type {kind}: the ranks are on GPUs")
         given.pop("use_cpu")
     block = given.get("fp8_config")
     if isinstance(block, Mapping) and "O2" in (block.get("opt_level"), block.get("optimization_level")) and str(

@@ -25,8 +25,9 @@ _TYPE = "--tokenizer-type"
 # of Llama 2 (arXiv:2307.09288, section 2.2).
 # The type of forks that load Llama 3's has its table (arXiv:2407.21783, section 3.2: 128K tokens; 128,256 with the
 # reserved ones in its tokenizer_config.json).
+# QwenTokenizer of Pai-Megatron-Patch loads that of Qwen (QwenLM/Qwen 2df8e8a, tech_memo.md: 151,851 tokens).
 _TOKENS = {"GPT2BPETokenizer": (50257, "GPT-2"), "Llama2Tokenizer": (32000, "Llama 2"),
-           "Llama3Tokenizer": (128256, "Llama 3")}  # fmt: skip
+           "Llama3Tokenizer": (128256, "Llama 3"), "QwenTokenizer": (151851, "Qwen")}  # fmt: skip
 _SENTENCES = "Llama2Tokenizer"
 # Of Pai-Megatron-Patch a098ca5a, megatron_patch/tokenizer (its types add --extra-vocab-size to vocab.json, of which
 # Qwen2's has 151,643 tokens: 151,936 rows with the 293 of its scripts, as in config.json of Qwen2.5-0.5B).

@@ -79,6 +79,7 @@ def test_options_without_effect_leave_nothing_open(tmp_path: Path, zero: dict[st
      ("distributed_type: MULTI_CPU", "trains on CPUs"), ("distributed_type: TPU", "trains on TPUs"),
      ("mixed_precision: fp8\nfp8_config: {backend: MSAMP, optimization_level: O2}", "states in fp8"),
      ("mixed_precision: fp8\nfp8_config: {backend: TE, opt_level: O2}", ""),
+     ("distributed_type: 'NO'\nuse_cpu: true", "trains on CPUs"), ("distributed_type: FSDP\nuse_cpu: true", ""),
      ("distributed_type: MULTI_GPU\nmax_restarts: 1\nimage_uri: x", "")],
 )  # fmt: skip
 def test_options_of_accelerate(tmp_path: Path, text: str, words: str) -> None:

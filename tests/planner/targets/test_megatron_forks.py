@@ -88,6 +88,7 @@ def test_positions_of_a_fork_in_four_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("added", "name", "value"), [
     ("--position-embedding-type rope --rotary-base 500000.0 --rope-style llama", "rope_theta", 5e5),
     ("--tokenizer-type Llama3Tokenizer --tokenizer-model x/tokenizer.json", "vocab", 128256),
+    ("--tokenizer-type QwenTokenizer --tokenizer-model $TOKENIZER_PATH", "vocab", 151936),
     ("--tokenizer-type TokenizerFromFile --tokenizer-file tokenizer.json", "vocab", 128256),
     ("", "vocab", 50304),
 ])  # fmt: skip

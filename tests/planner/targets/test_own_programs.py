@@ -118,3 +118,40 @@ def test_all_weights_of_four_bits_do_not_train(tmp_path: Path) -> None:
     path.write_text(QLORA.replace("--bits 4", "--bits 4 --full_finetune True"), encoding="utf-8")
     with pytest.raises(InputError, match="line 1, bits: full_finetune of weights of 4 bits"):
         import_config("hf-trainer", [path], {"cluster": "1xa100-sxm-80gb"})
+
+
+ADAPTERS = """\
+torchrun --nproc_per_node 8 PROGRAM --model_name_or_path Qwen/Qwen3-8B --bf16 True --output_dir out \\
+    --per_device_train_batch_size 2 --gradient_accumulation_steps 8 --model_max_length 512 {added}
+"""
+ALL = ("q", "k", "v", "o", "gate", "up", "down")
+QV = ("q", "v")
+
+
+@pytest.mark.parametrize(("program", "added", "rank", "modules"), [
+    ("finetune.py", "--use_lora", 64, ALL), ("finetune.py", "--use_lora --lora_r 8", 8, ALL),
+    ("src/train_lora.py", "--q_lora True", 8, QV), ("train_lora.py", "", 8, QV),
+])  # fmt: skip
+def test_adapters_that_a_known_program_decides(
+    tmp_path: Path, program: str, added: str, rank: int, modules: tuple[str, ...]
+) -> None:
+    """Qwen's finetune.py and FastChat's train_lora.py have other defaults than TRL, and a note states them."""
+    path = tmp_path / "run.sh"
+    path.write_text(ADAPTERS.replace("PROGRAM", program).format(added=added), encoding="utf-8")
+    found = import_config("hf-trainer", [path], {"gpu": "h100-sxm-80gb"})
+    lora = found.request.workload.train.lora
+    assert lora is not None
+    assert (lora.rank, found.gaps) == (rank, ())
+    assert set(lora.targets) == set(modules)
+    assert any(f"the default of {Path(program).name} of " in note for note in found.assumed)
+
+
+def test_the_rank_of_an_unknown_program_is_a_gap(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(ADAPTERS.replace("PROGRAM", "tune.py").format(added="--use_lora"), encoding="utf-8")
+    (gap,) = import_config("hf-trainer", [path], {"gpu": "h100-sxm-80gb"}).gaps
+    assert (gap.field, gap.line) == ("use_peft", 2)
+    found = import_config("hf-trainer", [path], {"gpu": "h100-sxm-80gb"}, None, ["lora_r=32"])
+    lora = found.request.workload.train.lora
+    assert lora is not None
+    assert (lora.rank, found.gaps) == (32, ())
