@@ -36,7 +36,6 @@ _LOOPBACK = re.compile(r"127\.|localhost\b|\[?::1\b")
 _NEUTRAL = frozenset({"1", "auto"})  # values that an option of the layout has where the plan leaves it out
 # Options of the engines that undo what the plan counts on -> what they do.
 _UNDONE: Mapping[str, str] = {
-    **dict.fromkeys(("--enforce-eager", "--disable-cuda-graph", "--disable-decode-cuda-graph"), "no CUDA graphs"),
     "--no-enable-chunked-prefill": "prompts in one piece",
     **dict.fromkeys(("--num-gpu-blocks-override", "--kv-cache-memory-bytes", "--max-total-tokens"),
                     "a cache of another size"),

@@ -61,6 +61,8 @@ _NOT_PLANNED: Mapping[str, str] = {
     "--moe-dp-size": "data parallelism of experts",
     "--enable-two-batch-overlap": "overlap of two batches", "--enable-dbo": "overlap of two batches",
     "--cpu-offload-gb": "weights on the host", "--dllm-algorithm": "a diffusion model",
+    **dict.fromkeys(("--enforce-eager", "--disable-cuda-graph", "--disable-decode-cuda-graph"),
+                    "no CUDA graphs: the host launches every kernel of an iteration"),
 }  # fmt: skip
 EITHER = "either"  # role of an instance that may prefill or decode
 # Connectors that move caches from pool to pool (vllm/distributed/kv_transfer/kv_connector/factory.py).

@@ -1,9 +1,10 @@
-"""Inputs of recomputed layers in parts over the ranks of tensor parallelism: the technique partitioned-checkpoints.
+"""Inputs of recomputed layers on the host, and in parts over the ranks of tensor parallelism (the technique
+partitioned-checkpoints).
 
 Megatron-LM d98e8a64, training/arguments.py (its conditions) and core/tensor_parallel/random.py; older releases and
 forks have it as --distribute-checkpointed-activations (kojimano/Megatron-DeepSpeed-ABCI a3fbb95e,
 megatron/mpu/random.py), and DeepSpeed as --partition-activations (deepspeed 0.19, CheckpointFunction), which only its
-own recomputation obeys.
+own recomputation obeys, as it does --checkpoint-in-cpu.
 """
 
 from __future__ import annotations
@@ -22,13 +23,19 @@ from . import expert_tokens
 OPTION = "--distribute-saved-activations"
 OLDER, OF_DEEPSPEED = "--distribute-checkpointed-activations", "--partition-activations"
 _OBEYS = "--deepspeed-activation-checkpointing"
+ON_HOST = "--checkpoint-in-cpu"
 
 
 def modernise(arguments: Arguments) -> None:
-    """Renames the older option and that of DeepSpeed, which have no effect on one rank."""
+    """Renames the older option and that of DeepSpeed, which have no effect on one rank, and drops those that only
+    DeepSpeed's own recomputation obeys where Megatron's runs."""
     given = arguments.settings
     older, of_deepspeed = given.pop(OLDER, False), given.pop(OF_DEEPSPEED, False)
     recomputes = given.get("--recompute-granularity") == "full"
+    if not (given.get(_OBEYS) and recomputes):
+        given.pop(ON_HOST, None)
+    elif given.get(ON_HOST):
+        arguments.notes.append(f"{ON_HOST}: priced as copies beside the layers, for which DeepSpeed waits")
     old = OLDER if older else OF_DEEPSPEED if of_deepspeed and given.get(_OBEYS) and recomputes else ""
     if old and given.get("--tensor-model-parallel-size", 1) > 1:
         given[OPTION] = True

@@ -21,7 +21,6 @@ CHANGES: Mapping[str, str] = {
     r"--heterogeneous-layers-.*": "layers that differ, by a file",
     r"--no-rope-freq": "layers without positions",
     r"--yaml-cfg": "options in another file",
-    r"--checkpoint-in-cpu": "keeps saved activations on the host",
     r"--(hybrid|dynamic)-context-parallel|--max-seqlen-per-dp-cp-rank|--min-dynamic-context-parallel-size|"
     r"--sequence-packing-scheduler": "context parallelism by the length of each document",
     r"--random-ltd.*": "layers that skip tokens",

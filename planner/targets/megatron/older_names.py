@@ -31,7 +31,8 @@ from .balanced_stages import balanced
 from .layer_patterns import pattern_text, stages_text
 
 FLAGS = (
-    layer_inputs.OLDER, layer_inputs.OF_DEEPSPEED, "--checkpoint-activations", "--no-position-embedding",
+    layer_inputs.OLDER, layer_inputs.OF_DEEPSPEED, layer_inputs.ON_HOST, "--checkpoint-activations",
+    "--no-position-embedding",
     "--fp8-hybrid", "--fp8-e4m3", "--deepspeed", "--no-pipeline-parallel", "--cpu-optimizer",
     "--deepspeed-activation-checkpointing",
     "--embed-layernorm", "--enable-expert-tensor-parallelism", "--disable-moe-token-dropping",

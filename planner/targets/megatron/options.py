@@ -163,7 +163,9 @@ def _optimizer_read(settings: Settings, facts: Facts) -> Facts:
         raise NoCounterpartError(f"--optimizer {name} has no counterpart in a plan", hint=f"known: {', '.join(known)}")
     small = {"bf16", "fp16"} & {settings.get("--exp-avg-dtype"), settings.get("--exp-avg-sq-dtype")}
     optimizer = "adamw-bf16" if name == "adam" and small else known[name]
-    return {"workload.optimizer": optimizer, "offload": "opt" if settings.get("--optimizer-cpu-offload") else "none"}
+    places = (("opt", "--optimizer-cpu-offload"), ("act", layer_inputs.ON_HOST))
+    offload = "+".join(name for name, option in places if settings.get(option))
+    return {"workload.optimizer": optimizer, "offload": offload or "none"}
 
 
 def _batch_read(settings: Settings, facts: Facts) -> Facts:
@@ -219,7 +221,8 @@ LAYOUT = (
           _precision_write, _precision_read),
     Entry(("offload", "workload.optimizer"),
           ("--optimizer", "--exp-avg-dtype", "--exp-avg-sq-dtype", "--optimizer-cpu-offload",
-           "--optimizer-offload-fraction", "--overlap-cpu-optimizer-d2h-h2d", "--use-precision-aware-optimizer"),
+           "--optimizer-offload-fraction", "--overlap-cpu-optimizer-d2h-h2d", "--use-precision-aware-optimizer",
+           layer_inputs.ON_HOST),
           _optimizer_write, _optimizer_read),
     offload.ENTRY,
     layer_inputs.ENTRY,

@@ -2,8 +2,8 @@
 
 Sources: shibing624/MedicalGPT 5a0991ea, training/supervised_finetuning.py (use_peft, lora_rank 8, target_modules `all`:
 every linear module but the head) and pretraining.py (block_size); QwenLM/Qwen 2df8e8a, finetune.py
-(use_lora, q_lora: weights in 4 bits; rank 64 of every linear module but the head), as examples/sft/finetune.py of
-QwenLM/Qwen3 before 82ddf00; lm-sys/FastChat 0e6d3e4b, train/train_lora.py (adapters always, rank 8 of queries and
+(use_lora, q_lora: weights in 4 bits; rank 64 of every linear module but the head), as that of the examples
+of QwenLM/Qwen3 before 82ddf00; lm-sys/FastChat 0e6d3e4b, train/train_lora.py (adapters always, rank 8 of queries and
 values).
 """
 

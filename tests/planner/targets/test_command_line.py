@@ -47,8 +47,9 @@ def test_a_script_is_followed() -> None:
 
 
 def test_a_list_of_options_is_a_command() -> None:
-    command = read("vllm", "--model meta-llama/Llama-3.1-8B  # ours\n-tp 2\n--enforce-eager\n")
-    assert (command.facts, command.unread) == ({"model": "meta-llama/Llama-3.1-8B", "tp": 2}, ["--enforce-eager"])
+    command = read("vllm", "--model meta-llama/Llama-3.1-8B  # ours\n-tp 2\n--enable-prefix-caching\n")
+    facts = {"model": "meta-llama/Llama-3.1-8B", "tp": 2}
+    assert (command.facts, command.unread) == (facts, ["--enable-prefix-caching"])
 
 
 def test_data_parallelism_of_vllm_is_of_attention_where_there_are_experts() -> None:

@@ -204,6 +204,18 @@ def test_saved_inputs_in_parts_of_tp_ranks(tmp_path: Path, tp: int, options: str
     assert list(imported(tmp_path, text).request.workload.techniques) == techniques
 
 
+@pytest.mark.parametrize(("options", "layout"), [
+    (f"{FULL} --deepspeed-activation-checkpointing", "tp2-nosp-dp4-mbs1-z0-rfull-oact"),
+    (f"{FULL} --deepspeed-activation-checkpointing --cpu-optimizer", "tp2-nosp-dp4-mbs1-z0-rfull-oopt+act"),
+    (FULL, "tp2-nosp-dp4-mbs1-z0-rfull"), ("--bf16 --deepspeed-activation-checkpointing", "tp2-nosp-dp4-mbs1-z0-rnone"),
+])  # fmt: skip
+def test_saved_inputs_on_the_host(tmp_path: Path, options: str, layout: str) -> None:
+    """Only DeepSpeed's own recomputation obeys the option (runtime/activation_checkpointing, CPU_CHECKPOINT)."""
+    found = imported(tmp_path, LLM.replace("--bf16", f"{options} --checkpoint-in-cpu"))
+    assert (str(found.layout), found.gaps) == (layout, ())
+    assert any("--checkpoint-in-cpu" in note for note in found.assumed) == ("oact" in layout or "+act" in layout)
+
+
 def test_saved_inputs_in_parts_where_megatron_refuses_them(tmp_path: Path) -> None:
     for options, message in (("--distribute-saved-activations", "needs --recompute-granularity full"),
                              (f"{FULL} --sequence-parallel --distribute-checkpointed-activations",
