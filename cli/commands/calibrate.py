@@ -12,6 +12,7 @@ from ...errors import InputError
 from .. import requests, serving
 from ..console import FORMAT_VERSION, Terminal
 from ..files import check_writable, write_file
+from ..flag import flag
 from ..screens import calibrate as calibrate_screen
 from ..screens import calibrate_benches as calibrate_benches_screen
 from ..screens import calibrate_runs as calibrate_runs_screen
@@ -28,25 +29,15 @@ Rows = Annotated[
 ]
 FromRun = Annotated[
     list[Path] | None,
-    typer.Option("--from-run", metavar="REPORT", help="Report of a `launch`, or of vLLM's benchmark; repeatable.",
-                 show_default=False),
+    flag("--from-run", metavar="REPORT", text="Report of a `launch`, or of vLLM's benchmark; repeatable."),
 ]
-Plans = Annotated[
-    list[Path] | None,
-    typer.Option("--plan", metavar="PLAN", help="The plan that was launched; repeatable.", show_default=False),
-]
+Plans = Annotated[list[Path] | None, flag("--plan", metavar="PLAN", text="The plan that was launched; repeatable.")]
 Instances = Annotated[
-    int | None,
-    typer.Option("--instances", metavar="N", show_default=False,
-                 help="serve: instances that the benchmark asked [all of the plan]."),
+    int | None, flag("--instances", metavar="N", text="serve: instances that the benchmark asked [all of the plan].")
 ]
-Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the stack here.", show_default=False)
-]
-Overwrite = Annotated[bool, typer.Option("--force", help="Overwrite the stack file.", show_default=False)]
-KeepGoing = Annotated[
-    bool, typer.Option("--keep-going", help="Leave out runs that are wrong and use the rest.", show_default=False)
-]
+Output = Annotated[Path | None, flag("-o", "--output", metavar="FILE", text="Write the stack here.")]
+Overwrite = Annotated[bool, flag("--force", text="Overwrite the stack file.")]
+KeepGoing = Annotated[bool, flag("--keep-going", text="Leave out runs that are wrong and use the rest.")]
 
 
 def command(

@@ -9,6 +9,7 @@ import typer
 
 from ...errors import FieldProblem, InputError
 from ..console import FORMAT_VERSION, Terminal
+from ..flag import flag
 from ..pretrained import model_differences
 
 if TYPE_CHECKING:
@@ -19,23 +20,13 @@ Checkpoint = Annotated[
     Path, typer.Argument(metavar="CKPT", help="The `--checkpoint` of a run, or one checkpoint in it.",
                          show_default=False)
 ]  # fmt: skip
-ToHf = Annotated[
-    Path, typer.Option("--to-hf", metavar="DIR", help="Write safetensors and their config here.", show_default=False)
-]
+ToHf = Annotated[Path, flag("--to-hf", metavar="DIR", text="Write safetensors and their config here.")]
 Config = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE|DIR", help="config.json of the model [that of --init-from].",
-                              show_default=False)
-]  # fmt: skip
-Dtype = Annotated[
-    str | None, typer.Option("--dtype", metavar="bf16|fp32", help="Precision of the weights [that of the run].",
-                             show_default=False)
-]  # fmt: skip
-Merge = Annotated[
-    bool, typer.Option("--merge", help="Write weights with the adapters merged into them.", show_default=False)
+    Path | None, flag("--config", metavar="FILE|DIR", text="config.json of the model [that of --init-from].")
 ]
-FileSize = Annotated[
-    str, typer.Option("--file-size", metavar="SIZE", help="Largest file of weights [5 GB].", show_default=False)
-]
+Dtype = Annotated[str | None, flag("--dtype", metavar="bf16|fp32", text="Precision of the weights [that of the run].")]
+Merge = Annotated[bool, flag("--merge", text="Write weights with the adapters merged into them.")]
+FileSize = Annotated[str, flag("--file-size", metavar="SIZE", text="Largest file of weights [5 GB].")]
 
 
 def command(

@@ -11,6 +11,7 @@ import typer
 from .. import options, requests
 from ..console import FORMAT_VERSION, Terminal
 from ..files import check_writable, write_file
+from ..flag import flag
 
 if TYPE_CHECKING:
     from ...cost_models.layouts import Layout
@@ -26,21 +27,13 @@ What = Annotated[
                         show_default=False)
 ]
 Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the profile here, as YAML, and its "
-                              "samples beside it.", show_default=False)
-]  # fmt: skip
-Device = Annotated[
-    str, typer.Option("--device", metavar="auto|cuda|cpu", help="Device to measure [auto].", show_default=False)
+    Path | None,
+    flag("-o", "--output", metavar="FILE", text="Write the profile here, as YAML, and its samples beside it."),
 ]
-Quick = Annotated[
-    bool, typer.Option("--quick", help="Take fewer samples, under 2 minutes in all.", show_default=False)
-]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Resume an interrupted run.", show_default=False)
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be measured.", show_default=False)
-]
+Device = Annotated[str, flag("--device", metavar="auto|cuda|cpu", text="Device to measure [auto].")]
+Quick = Annotated[bool, flag("--quick", text="Take fewer samples, under 2 minutes in all.")]
+Resume = Annotated[bool, flag("--resume", text="Resume an interrupted run.")]
+DryRun = Annotated[bool, flag("--dry-run", text="Show what would be measured.")]
 PROFILERS = ("kernels", "memory")
 
 

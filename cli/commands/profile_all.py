@@ -10,16 +10,16 @@ import typer
 from .. import options
 from ..console import Terminal
 from ..files import check_writable, write_file
+from ..flag import flag
 from ..profiling.kernels import TARGET
 from . import profile, profile_links, profile_storage
 from .profile import Device, Quick, Resume
 
 Output = Annotated[
-    Path, typer.Option("-o", "--output", metavar="FILE", help="The cluster file; the profiles that it names lie "
-                       "beside it.", show_default=False)
-]  # fmt: skip
+    Path, flag("-o", "--output", metavar="FILE", text="The cluster file; the profiles that it names lie beside it.")
+]
 _NAMED = "profiles:"
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be measured.", show_default=False)]
+DryRun = Annotated[bool, flag("--dry-run", text="Show what would be measured.")]
 
 
 def command(

@@ -11,6 +11,7 @@ import typer
 from .. import options, text
 from ..console import FORMAT_VERSION, Terminal
 from ..files import check_writable, write_file
+from ..flag import flag
 from .profile import today
 
 if TYPE_CHECKING:
@@ -21,17 +22,9 @@ Format = Annotated[
                         "mpigraph, hostfile; or auto.", show_default=False)
 ]  # fmt: skip
 Source = Annotated[Path, typer.Argument(metavar="FILE", help="Output of the tool; - is stdin.", show_default=False)]
-PerNode = Annotated[
-    int | None, typer.Option("--gpus-per-node", metavar="N", help="GPUs per node, if the file lacks them.",
-                             show_default=False)
-]  # fmt: skip
-Count = Annotated[
-    int | None, typer.Option("--nodes", metavar="N", help="Number of nodes, if the file describes one [1].",
-                             show_default=False)
-]  # fmt: skip
-Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the cluster file here.", show_default=False)
-]
+PerNode = Annotated[int | None, flag("--gpus-per-node", metavar="N", text="GPUs per node, if the file lacks them.")]
+Count = Annotated[int | None, flag("--nodes", metavar="N", text="Number of nodes, if the file describes one [1].")]
+Output = Annotated[Path | None, flag("-o", "--output", metavar="FILE", text="Write the cluster file here.")]
 
 
 def command(

@@ -10,6 +10,7 @@ import typer
 from .. import options
 from ..console import FORMAT_VERSION, Terminal
 from ..files import check_writable, write_file
+from ..flag import flag
 from .profile import Device, Quick, Resume
 
 if TYPE_CHECKING:
@@ -18,20 +19,14 @@ if TYPE_CHECKING:
     from ...profiles.profilers.link_ranks import LinkOptions
 
 Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write a cluster file here, and samples and the "
-                              "matrix of nodes beside it.", show_default=False)
-]  # fmt: skip
-NumRanks = Annotated[
-    int | None, typer.Option("--ranks", metavar="N", help="Ranks to start here [one per GPU, or core].",
-                             show_default=False)
-]  # fmt: skip
-Limit = Annotated[
-    str, typer.Option("--largest", metavar="SIZE", help="Largest message [64 MiB].", show_default=False)
+    Path | None,
+    flag("-o", "--output", metavar="FILE", text="Write a cluster file here, and samples and the matrix of nodes beside "
+         "it."),
 ]
-Timeout = Annotated[
-    str, typer.Option("--timeout", metavar="TIME", help="Longest wait for a rank [60s].", show_default=False)
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be measured.", show_default=False)]
+NumRanks = Annotated[int | None, flag("--ranks", metavar="N", text="Ranks to start here [one per GPU, or core].")]
+Limit = Annotated[str, flag("--largest", metavar="SIZE", text="Largest message [64 MiB].")]
+Timeout = Annotated[str, flag("--timeout", metavar="TIME", text="Longest wait for a rank [60s].")]
+DryRun = Annotated[bool, flag("--dry-run", text="Show what would be measured.")]
 
 
 def command(

@@ -12,6 +12,7 @@ import typer
 from .. import text
 from ..console import FORMAT_VERSION, Terminal, table
 from ..files import check_writable, write_file
+from ..flag import flag
 from ..options import Force
 from .profile import Device, Quick, today
 
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
     from ...profiles.profilers.samples import SampleRange
 
 Folder = Annotated[
-    Path | None, typer.Option("--dir", metavar="DIR", help="Folder on the drive that states would go to; without it "
-                              "no drive is measured.", show_default=False)
-]  # fmt: skip
+    Path | None,
+    flag("--dir", metavar="DIR", text="Folder on the drive that states would go to; without it no drive is measured."),
+]
 Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the profile here, as YAML, and its "
-                              "samples beside it.", show_default=False)
-]  # fmt: skip
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be measured.", show_default=False)]
+    Path | None,
+    flag("-o", "--output", metavar="FILE", text="Write the profile here, as YAML, and its samples beside it."),
+]
+DryRun = Annotated[bool, flag("--dry-run", text="Show what would be measured.")]
 
 
 def command(

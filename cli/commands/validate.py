@@ -13,6 +13,7 @@ from ...errors import InputError
 from .. import options
 from ..console import FORMAT_VERSION, Terminal
 from ..files import check_writable
+from ..flag import flag
 from ..screens import folds as folds_screen
 from ..screens import rl_validation as rl_screen
 from ..screens import serving as serving_screen
@@ -26,41 +27,19 @@ Files = Annotated[
     list[Path] | None,
     typer.Argument(metavar="[FILE]...", help="Runs: YAML, JSON, JSON lines; none: those shipped.", show_default=False),
 ]
-Core = Annotated[bool, typer.Option("--core", help="Restrict tables to core rows.", show_default=False)]
-Stack = Annotated[
-    str | None,
-    typer.Option(
-        "--stack", metavar="NAME|FILE", help="Software of all runs [that of each row].", show_default=False
-    ),
-]
-Plot = Annotated[
-    Path | None,
-    typer.Option("--plot", metavar="FILE", help="Draw predicted against measured here.", show_default=False),
-]
+Core = Annotated[bool, flag("--core", text="Restrict tables to core rows.")]
+Stack = Annotated[str | None, flag("--stack", metavar="NAME|FILE", text="Software of all runs [that of each row].")]
+Plot = Annotated[Path | None, flag("--plot", metavar="FILE", text="Draw predicted against measured here.")]
 Plans = Annotated[
-    list[Path] | None,
-    typer.Option("--plans", metavar="FILE", help="Judge tuned plans instead of runs; repeatable.", show_default=False),
+    list[Path] | None, flag("--plans", metavar="FILE", text="Judge tuned plans instead of runs; repeatable.")
 ]
-KeepGoing = Annotated[
-    bool, typer.Option("--keep-going", help="Leave out rows that are wrong and judge the rest.", show_default=False)
-]
+KeepGoing = Annotated[bool, flag("--keep-going", text="Leave out rows that are wrong and judge the rest.")]
 Rows = Annotated[
-    bool | None,
-    typer.Option(
-        "--rows/--no-rows", help="Print every row [runs: yes; plans: the worst; engines: no].", show_default=False
-    ),
+    bool | None, flag("--rows/--no-rows", text="Print every row [runs: yes; plans: the worst; engines: no].")
 ]
-OtherHardware = Annotated[
-    bool,
-    typer.Option(
-        "--other-hardware", help="Judge the shipped runs of TPUs, AMD, Gaudi, Trainium.", show_default=False
-    ),
-]
-Folds = Annotated[
-    bool,
-    typer.Option("--folds", help="Predict each run by a fit that saw nothing like it.", show_default=False),
-]
-Overwrite = Annotated[bool, typer.Option("--force", help="Overwrite the picture.", show_default=False)]
+OtherHardware = Annotated[bool, flag("--other-hardware", text="Judge the shipped runs of TPUs, AMD, Gaudi, Trainium.")]
+Folds = Annotated[bool, flag("--folds", text="Predict each run by a fit that saw nothing like it.")]
+Overwrite = Annotated[bool, flag("--force", text="Overwrite the picture.")]
 
 
 def command(
@@ -97,26 +76,19 @@ def command(
     given = {"FILE": files, "--core": core, "--stack": stack, "--plot": plot, "--other-hardware": other_hardware}
     if files and not plans and _are_rl(files):
         rest = {**given, "FILE": None, "--folds": folds}
-        if clash := [name for name, value in rest.items() if value]:
-            raise InputError(f"{', '.join(clash)}: of training runs, and FILE has steps of post-training",
-                             hint="leave it out")  # fmt: skip
+        _refuse(rest, "{}: of training runs, and FILE has steps of post-training", hint="leave it out")
         _predict_rl(terminal, files, keep_going=keep_going)
     elif files and not plans and _serve(files):
-        rest = {name: value for name, value in given.items() if name != "FILE"}
-        if clash := [name for name, value in rest.items() if value]:
-            raise InputError(f"{', '.join(clash)}: of training runs, and FILE has runs of inference engines",
-                             hint="leave it out")  # fmt: skip
+        rest = {**given, "FILE": None}
+        _refuse(rest, "{}: of training runs, and FILE has runs of inference engines", hint="leave it out")
         _predict_serving(terminal, files, folds=folds, keep_going=keep_going, rows=bool(rows))
     elif folds:
         rest = {**given, "--plans": plans, "--keep-going": keep_going, "--rows": rows}
-        if clash := [name for name, value in rest.items() if value]:
-            hint = "leave them out: `meshwright validate --folds`"
-            raise InputError(f"--folds and {', '.join(clash)}: folds are of the shipped runs", hint=hint)
+        _refuse(rest, "--folds and {}: folds are of the shipped runs",
+                hint="leave them out: `meshwright validate --folds`")  # fmt: skip
         _judge_folds(terminal)
     elif plans:
-        if clash := [name for name, value in given.items() if value]:
-            hint = "leave one of them out"
-            raise InputError(f"--plans and {', '.join(clash)}: plans have no measurements", hint=hint)
+        _refuse(given, "--plans and {}: plans have no measurements", hint="leave one of them out")
         _judge_plans(terminal, plans, jobs=jobs, keep_going=keep_going, rows=bool(rows))
     elif other_hardware:
         if files:
@@ -125,6 +97,12 @@ def command(
     else:
         _predict_runs(terminal, files or [], core=core, stack=stack, plot=plot, keep_going=keep_going,
                       rows=rows is not False, force=force)  # fmt: skip
+
+
+def _refuse(flags: Mapping[str, object], text: str, *, hint: str) -> None:
+    """Raises InputError with the names of the flags that were given, in the place of {} in the text."""
+    if given := [name for name, value in flags.items() if value]:
+        raise InputError(text.format(", ".join(given)), hint=hint)
 
 
 def _predict_runs(
