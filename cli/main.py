@@ -227,7 +227,7 @@ def _usage_error(name: str, message: str) -> UsageError:
     guesses = re.search(r"[ .(]*(?:Did you mean|Possible options:?) (.+?)[?)]*$", message)
     if guesses:
         message = message[: guesses.start()]
-    message = message.strip().rstrip(".").replace("'", "`")
+    message = " ".join(message.split()).rstrip(".").replace("'", "`")
     message = re.sub(r"^Invalid value for (`[^`]+`): ", r"\1: ", message)
     number = r"Input should be a valid int.*|`\S*` is not a valid int(eger)?$"
     message = re.sub(number, "must be a whole number", message)

@@ -6,6 +6,9 @@ import math
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from ..errors import listed as listed
 
 _NARROWEST, _WIDEST = 40, 80
 GIB = 2**30
@@ -69,9 +72,10 @@ def words(name: str) -> str:
     return name.removesuffix("_bytes").replace("_", " ")
 
 
-def listed(items: Sequence[str], last: str = "and") -> str:
-    """`a, b and c`."""
-    return f"{', '.join(items[:-1])} {last} {items[-1]}" if len(items) > 1 else "".join(items)
+def runs(numbers: Iterable[int]) -> str:
+    """`3, 4, 5 x 2`: equal neighbours drawn together, five of 2 here."""
+    counted = [(len(list(equal)), number) for number, equal in groupby(numbers)]
+    return ", ".join(f"{number}" if count == 1 else f"{count} x {number}" for count, number in counted)
 
 
 def ranges(numbers: Sequence[int]) -> str:

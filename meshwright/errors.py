@@ -26,6 +26,11 @@ def nearest(name: str, known: Iterable[str], *, limit: int = 1, cutoff: float = 
     return difflib.get_close_matches(name, list(known), n=limit, cutoff=cutoff)
 
 
+def listed(items: Sequence[str], last: str = "and") -> str:
+    """`a, b and c`."""
+    return f"{', '.join(items[:-1])} {last} {items[-1]}" if len(items) > 1 else "".join(items)
+
+
 def did_you_mean(names: Sequence[str], otherwise: str = "") -> str:
     """The hint that suggests these names; `otherwise` where there are none."""
     return f"did you mean {' or '.join(f'`{name}`' for name in names)}?" if names else otherwise

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...errors import InputError
-from .. import requests, serving
+from .. import requests, serving, text
 from ..console import FORMAT_VERSION, Terminal
 from ..flag import flag
 from ..screens import listings as listings_screen
@@ -88,8 +88,8 @@ def summary(plan: Plan) -> dict[str, object]:
         "cost_usd_per_mtoken": best.cost_usd_per_mtoken,
         "seconds": {term.name: term.seconds for term in best.terms if term.exposed},
         "peak_bytes": best.device_bytes,
-        "layers": [stages_screen.num_layers(chunk) for chunk in best.stages],
-        "recomputed": [chunk.recompute_layers for chunk in best.stages],
+        "layers": text.runs(stages_screen.num_layers(chunk) for chunk in best.stages),
+        "recomputed": text.runs(chunk.recompute_layers for chunk in best.stages),
     }
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from ...cost_models import units
-from ...cost_models.layouts import parse
+from ...cost_models.layouts import PRECISIONS, Layout, Layouts, parse
 from ..document.base import rounded
 from ..document.candidate import Candidate
 from ..document.certificate import Outside, TargetBest, TargetComparison
@@ -79,6 +79,10 @@ def _why_none(there: Resolved, answer: Answer) -> str:
     if answer.legal:
         room = f" within {units.gib(there.budget_bytes)} GiB" if there.headroom_bytes else ""
         return f"no layout fits{room}"
+    given = Layout(precision=PRECISIONS.index(there.workload.precision))
+    if barred := [rule.explain(given, there.problem) for rule in there.target_rules
+                  if rule.fields == ("precision",) and not rule.allows(Layouts.of([given]), there.problem)[0]]:
+        return f"no legal layout: {barred[0]}"
     batch = there.workload.global_batch
     return f"no legal layout{f' of a global batch of {batch:,}' if num_legal(there.space.without(BATCH)) else ''}"
 

@@ -13,7 +13,7 @@ from ...cost_models.layouts import OFFLOADS, OPTIMIZER_ON_HOST, Layout, Layouts,
 from ...cost_models.quantities import optimizer_on_host
 from ...cost_models.quantities.params import total_parameters
 from ...cost_models.schedule_kinds import INTERLEAVED
-from ...errors import NoFeasibleLayoutError
+from ...errors import NoFeasibleLayoutError, listed
 from ..request.resolve import Resolved
 from ..search.run import search_of
 from ..search.top_k import TIE
@@ -100,7 +100,7 @@ def _legal_hint(resolved: Resolved) -> str:
     able = [name for name in able_to_train(resolved.problem) if num_legal(resolved.for_target(name).space)]
     if able:
         has = "has" if len(able) == 1 else "have"
-        return f"{' and '.join(able)} {has} legal layouts: plan with `--target {able[0]}`"
+        return f"{listed(able)} {has} legal layouts: plan with `--target {able[0]}`"
     if resolved.target.name != "any" and num_legal(resolved.space_under(resolved.fixes)):
         return f"`--target any` has layouts that {resolved.target.name} cannot run"
     batch = resolved.workload.global_batch

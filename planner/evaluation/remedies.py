@@ -11,6 +11,7 @@ from ...cost_models import units
 from ...cost_models.quantities.params import lora_targets
 from ...cost_models.specs.cluster import ClusterSpec, NodeGroup
 from ...cost_models.specs.workload import Lora
+from ...errors import listed
 from ..document.candidate import Candidate
 from ..request.fields import LORA_DEFAULT
 from ..request.resolve import Resolved
@@ -34,7 +35,7 @@ def what_would_fit(resolved: Resolved, late: Callable[[], bool]) -> str:
     others = [name for name in able if name != resolved.target.name]
     if fitting := [name for name in others if not late() and _fitting(resolved.for_target(name), late)]:
         has = "has a layout that fits" if len(fitting) == 1 else "have layouts that fit"
-        return f"{' and '.join(fitting)} {has}: plan with `--target {fitting[0]}`"
+        return f"{listed(fitting)} {has}: plan with `--target {fitting[0]}`"
     return f"{_more_gpus(resolved, late)}{_adapters(resolved, late)}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...cost_models.problem import Problem
-from ...errors import UnsupportedError
+from ...errors import UnsupportedError, listed
 from ..document.island_use import UNEVEN_SHARES
 from ..document.plan import Plan
 from ..document.specs import model_of, stack_of, workload_of
@@ -117,7 +117,7 @@ def _train_by(target: Target, setup: Setup) -> None:
             raise UnsupportedError(f"no target trains by {', '.join(missing)} yet: such a plan is only priced",
                                    hint="plan again without `--technique`")  # fmt: skip
         raise UnsupportedError(f"{target.name} does not train by {', '.join(missing)}",
-                               hint=f"{' and '.join(others)} would: plan with `--target {others[0]}`")  # fmt: skip
+                               hint=f"{listed(others)} would: plan with `--target {others[0]}`")  # fmt: skip
     for name, knobs in chosen:
         if why := able[name](setup.problem, dict(knobs)):
             raise UnsupportedError(f"{target.name} does not train by this {name}: {why}",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ...cost_models.problem import Problem
 from ...cost_models.techniques.base import Technique
-from ...errors import InputError, UnknownNameError
+from ...errors import InputError, UnknownNameError, listed
 from . import any_target
 from .accelerate import target as accelerate
 from .axolotl import target as axolotl
@@ -39,7 +39,7 @@ def about_technique(technique: Technique, target: Target) -> str:
     """The warning on a technique: targets that have it if this one does not, and costs that are not priced."""
     if technique.name in target.techniques:
         return f"{technique.name}: {technique.caveat}"
-    others = " and ".join(with_techniques([technique.name]))
+    others = listed(with_techniques([technique.name]))
     if not others:
         who = "no target trains by it: `emit` and `launch` refuse"
     elif target.name == "any":
@@ -76,8 +76,7 @@ def who_trains(problem: Problem) -> str:
     able = able_to_train(problem)
     if not able:
         return "no target has all of it; `--target any` still plans it"
-    names = " and ".join(filter(None, (", ".join(able[:-1]), able[-1])))
-    return f"{names} {'has' if len(able) == 1 else 'have'} all of it: plan with `--target {able[0]}`"
+    return f"{listed(able)} {'has' if len(able) == 1 else 'have'} all of it: plan with `--target {able[0]}`"
 
 
 def target_of(files: Mapping[str, str]) -> str:

@@ -158,6 +158,24 @@ def test_paths_that_no_file_can_have(
     assert (tmp_path / "loop").is_symlink() == (made is _loop)
 
 
+def test_a_complaint_of_the_parser_is_one_line() -> None:
+    """Typer lists the choices of an argument that is left out on lines of their own."""
+    result = run_here("show")
+    assert result.code == 2
+    assert result.err.splitlines()[0].startswith("error: missing argument `KIND`. Choose from: gpus, models, ")
+
+
+def test_layers_of_many_chunks_are_drawn_together(tmp_path: Path) -> None:
+    """A list of every chunk filled a screen: 80 times `1`."""
+    asked: dict[str, Any] = {"model": "llama-3.2-1b", "cluster": "8xh100-sxm-80gb", "seq_len": 512, "global_batch": 64}
+    for name, layout in (("a.json", "pp2-vpp6-dp4-mbs1-z1-rnone"), ("b.json", "pp4-dp2-mbs1-z1-rnone")):
+        (tmp_path / name).write_text(api.evaluate(None, layout, **asked).to_json())
+    out = run_here("diff", "a.json", "b.json", cwd=tmp_path).out
+    rows = [[cell.strip() for cell in line.split("  ") if cell] for line in out.splitlines()]
+    assert ["recomputed", "12 x 0", "4 x 0"] in rows
+    assert [row[-1] for row in rows if row[:1] == ["layers"]] == ["4 x 4"]
+
+
 def test_an_empty_name_of_an_output_is_refused() -> None:
     result = run_here("profile", "all", "--dry-run", "-o", "")
     assert result.code == 2

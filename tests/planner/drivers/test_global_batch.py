@@ -48,6 +48,15 @@ def test_a_target_without_a_layout_names_the_batch() -> None:
     assert "deepspeed" not in reasons[1]
 
 
+def test_a_target_without_the_precision_says_so() -> None:
+    """A row that names no reason leaves the reader to try the target."""
+    by_target = plan(None, model="mixtral-8x7b", cluster="8xb200-sxm-180gb", seq_len=4096, global_batch=64,
+                     precision="fp8", target="megatron").by_target  # fmt: skip
+    assert by_target is not None
+    assert by_target.without["deepspeed"] == "no legal layout: DeepSpeed's JSON has no fp8 recipe"
+    assert by_target.without["meshwright"] == "no legal layout: the runtime trains in bf16 or fp32"
+
+
 def test_fewer_nodes_are_named_where_they_are_faster() -> None:
     """40 does not divide 64, and 32 does. The saved time is that of the plan of four nodes."""
     asked: dict[str, Any] = {"model": "llama-3.2-1b", "seq_len": 4096, "global_batch": 64, "fastest": True}
