@@ -18,6 +18,7 @@ from ..._version import __version__
 from ...cost_models.specs.documents import spec_to_dict
 from ...cost_models.specs.model import ModelSpec
 from ...errors import InputError
+from ...planner.document.base import rounded
 from ..job import Job
 from .folder_lock import NAME as LOCK
 
@@ -216,9 +217,9 @@ def check_data(manifest: Manifest, job: Job, files: Mapping[str, str], folder: P
 
 
 def model_fields(model: ModelSpec) -> dict[str, Any]:
-    """The fields of a model that its weights depend on."""
+    """The fields of a model that its weights depend on, with the digits that a plan keeps of them."""
     plain: dict[str, Any] = json.loads(json.dumps(spec_to_dict(model)))
-    return {key: value for key, value in plain.items() if key not in _WORDS}
+    return {key: rounded(value) for key, value in plain.items() if key not in _WORDS}
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -115,6 +115,22 @@ def test_a_folder_of_another_model_is_refused_before_it_starts(
     assert "no tokenizer" in refusal(capsys, str(folder / "2.json"), "--dry-run", "--init-from", str(other))
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_number_that_the_plan_rounds_is_that_of_its_folder(tmp_path: Path) -> None:
+    """Gemma multiplies embeddings by the root of its width, of which a plan keeps nine digits."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.Gemma2Config(hidden_size=32, intermediate_size=64, num_hidden_layers=2, head_dim=8,
+                                       num_attention_heads=4, num_key_value_heads=2, vocab_size=61)  # fmt: skip
+    transformers.Gemma2ForCausalLM(config).save_pretrained(tmp_path / "hf")
+    asked = {"model": str(tmp_path / "hf"), "cluster": "1xh100-sxm-80gb", "target": "meshwright",
+             "workload": {"seq_len": LENGTH, "global_batch": 8}}  # fmt: skip
+    (tmp_path / "plan.json").write_text(api.plan(request_from_dict(asked)).to_json(), encoding="utf-8")
+    scale = json.loads((tmp_path / "plan.json").read_text())["resolved"]["model"]["embedding_scale"]
+    assert scale == pytest.approx(32**0.5)
+    assert scale != 32**0.5
+    assert main(["launch", str(tmp_path / "plan.json"), "--dry-run", "--init-from", str(tmp_path / "hf")]) == 0
+
+
 def test_flags_that_do_not_go_together(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan, hf = str(folder / "2.json"), str(folder / "hf")
     assert "a rehearsal trains a small model" in refusal(capsys, plan, "--scale-down", "--init-from", hf)
