@@ -56,6 +56,23 @@ def test_the_closed_form_gives_what_the_simulated_instance_gives(row: Instance, 
     assert closed.latencies.tpot_s[0] == pytest.approx(np.quantile(run.tpot_s, 0.9), rel=0.2)
 
 
+@pytest.mark.parametrize(("row", "prompt", "rate"), [
+    pytest.param(instance("llama-3.1-8b", engine="sglang"), 1000.0, 14.0, marks=pytest.mark.xfail(
+        strict=True, reason="decoding stops for prompts, which the closed form prices beside it")),
+    pytest.param(instance("llama-3.1-8b", chunk_tokens=2048), 4000.0, 3.4, marks=pytest.mark.xfail(
+        strict=True, reason="an answer meets as many prompts as decode, and is priced with one less")),
+    pytest.param(instance(tp=4), 200.0, 33.0, marks=pytest.mark.xfail(
+        strict=True, reason="prompts that share an iteration are priced one by one")),
+    (instance("llama-3.1-8b"), 1000.0, 14.0), (instance(tp=4), 200.0, 20.0),
+], ids=["decoding stops", "chunks", "short prompts, busy", "8b", "short prompts"])  # fmt: skip
+def test_short_answers_take_as_long_as_simulated(row: Instance, prompt: float, rate: float) -> None:
+    columns, lengths = pool([row]), RequestLengths.equal(prompt, 100.0)
+    run = simulate(columns, ENGINES.constants, requests(rate, 1200, lengths=lengths), 200.0)
+    closed = priced(columns, columns, np.array([False]), np.array([rate]), promises(lengths=lengths),
+                    ENGINES.constants)  # fmt: skip
+    assert closed.service.tpot_s[0] == pytest.approx(run.tpot_s.mean(), rel=0.1)
+
+
 @pytest.mark.parametrize(("row", "prompt", "output", "load"), [
     (instance("llama-3.1-8b", tp=4, chunk_tokens=16384), 1e6, 100.0, 0.2),
     (instance("llama-3.1-8b", tp=4, chunk_tokens=16384), 1e6, 100.0, 0.5),
