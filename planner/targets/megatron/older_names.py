@@ -48,7 +48,7 @@ REALS = ("--layernorm-epsilon", "--moe-loss-coeff", "--moe-train-capacity-factor
 WORDS = ("--task", "--layernorm-type", "--activation-func-type", "--activations-checkpoint-method", "--glu-activation",
          "--attention-head-type", "--mlp-type", "--pp-partition-method", engine_json.CONFIG)  # fmt: skip
 _REPLICAS = "--data-parallel-size-arg"  # Supercomputing-System-AI-Lab/Megatron-DeepSpeed
-_BALANCE = "--moe-router-load-balancing-type"
+_BALANCE, _GRANULARITY = "--moe-router-load-balancing-type", "--recompute-granularity"
 # core_v0.9.0, transformer_config.py: alltoall_seq is the exchange of today with tensor parallelism apart.
 _DISPATCHER, _DISPATCHERS = "--moe-token-dispatcher-type", ("allgather", "alltoall", "flex")
 _BALANCES = ("aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none")
@@ -67,7 +67,7 @@ OLDER: Mapping[str, Option] = {
     # Forks accept more values than a release. The entry of an option checks each value.
     "--normalization": Option("--normalization", "str"), "--position-embedding-type":
         Option("--position-embedding-type", "str"),
-    "--recompute-modules": Option("--recompute-modules", "str", many=True),
+    "--recompute-modules": Option("--recompute-modules", "str", many=True), _GRANULARITY: Option(_GRANULARITY, "str"),
     "--optimizer": Option("--optimizer", "str"), "--tokenizer-type": Option("--tokenizer-type", "str"),
     _BALANCE: Option(_BALANCE, "str", many=True), _REPLICAS: Option(_REPLICAS, "int"),
     _DISPATCHER: Option(_DISPATCHER, "str"),
@@ -103,6 +103,11 @@ def modernise(arguments: Arguments) -> None:
 def _recompute(arguments: Arguments) -> None:
     """Renames --checkpoint-activations, which recomputes every layer, or blocks by the method."""
     given = arguments.settings
+    if given.get(_GRANULARITY) == "mlp":  # HabanaAI/Megatron-DeepSpeed, megatron/model/transformer.py, checkpoint_mlp
+        arguments.replace(_GRANULARITY, {_GRANULARITY: "selective", "--recompute-modules": ["mlp"]})
+    elif given.get(_GRANULARITY, "full") not in ("full", "selective"):
+        arguments.gap(_GRANULARITY, f"`{given.pop(_GRANULARITY)}` is none of full, selective")
+        arguments.open_fields.add("recompute")
     older = ("--checkpoint-activations", "--activations-checkpoint-method")
     if any(doubt.field in older for doubt in arguments.unclear):
         arguments.open_fields.add("recompute")

@@ -146,3 +146,13 @@ def test_dispatchers_of_older_cores(tmp_path: Path) -> None:
     assert (found.gaps, found.settings["moe_dispatcher"]) == ((), "alltoall")
     (gap,) = imported(tmp_path, f"{text} mine").gaps
     assert gap.field == "--moe-token-dispatcher-type"
+
+
+def test_recomputed_blocks_of_habana(tmp_path: Path) -> None:
+    """Its granularity `mlp` recomputes the feed-forward block of every layer; other words are a gap."""
+    text = f"{DEEPSPEED} --tensor-model-parallel-size 2 --recompute-granularity "
+    assert str(imported(tmp_path, f"{text} mlp").layout) == "tp2-nosp-dp4-mbs1-z1-rsel(mlp)"
+    unknown = imported(tmp_path, f"{text} attention")
+    assert [(gap.field, gap.message) for gap in unknown.gaps] == [
+        ("--recompute-granularity", "`attention` is none of full, selective")]  # fmt: skip
+    assert "recompute" not in unknown.stated
