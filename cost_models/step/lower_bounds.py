@@ -66,10 +66,10 @@ def bound(
 
 def least_cycles_s(ledger: Ledger, rates: Rates, *, states_known: bool, moves: bool = False) -> Array:
     """[n] a cheap bound of step seconds, below `bound`: all micro-batches on the slowest device, without traffic other
-    than copies to the host."""
+    than copies to the host and a store."""
     compute = np.array(compute_s(ledger, rates))
-    if states_known or moves:
-        one_ways = offloaded_s(ledger, rates, all_kinds=states_known)
+    if states_known or moves or ledger.store is not None:
+        one_ways = offloaded_s(ledger, rates, all_kinds=states_known, moves=states_known or moves)
         compute = compute + np.maximum(one_ways - rates.stack.offload_overlap * compute, 0.0)
     return np.asarray(ledger.m * compute.sum(axis=0).max(axis=0) * (1.0 + waiting_share(ledger)))
 

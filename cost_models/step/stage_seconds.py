@@ -42,7 +42,8 @@ def stage_seconds(
 ) -> StageSeconds:  # fmt: skip
     """`shards_known`: the size of the shard group is the row's; else scattered states move as over the group that moves
     them fastest, of those from `least_shard` [n] on. `states`: ZeRO stage and offload are the row's; else the stage
-    that costs least, and nothing goes to the host but, where it `moves`, the activations of rows that offload them."""
+    that costs least, and nothing goes out but to a store and, where it `moves`, the activations of rows that offload
+    them."""
     (forward, backward), zero = compute_s(ledger, rates), ledger.layouts["zero"]
     # The product of a weight gradient writes to a buffer of its own unless it is fused with the addition; adding it to
     # the sum over micro-batches is a memory-bound pass over both.
@@ -59,7 +60,7 @@ def stage_seconds(
     if not states:  # ZeRO-2 moves less than 3; 0 and 1 move nothing, and add whole gradients up
         whole = _accumulate_s(ledger, rates, scattered=False)
         fsdp, used = np.minimum(fsdp, whole - accumulate), np.zeros_like(compute)
-    one_ways = offloaded_s(ledger, rates, all_kinds=states) if states or moves else np.zeros_like(compute)
+    one_ways = offloaded_s(ledger, rates, all_kinds=states, moves=states or moves)
     moved = np.flatnonzero(one_ways.any(axis=(0, 1)))
     if len(moved):
         # Copies run on a stream beside compute, over PCIe instead of the links of collectives.
@@ -108,12 +109,12 @@ def _accumulate_s(ledger: Ledger, rates: Rates, *, scattered: bool = True) -> Ar
     return np.asarray(num_bytes / rates.bandwidth("accumulation")[0])
 
 
-def offloaded_s(ledger: Ledger, rates: Rates, *, all_kinds: bool = True) -> Array:
+def offloaded_s(ledger: Ledger, rates: Rates, *, all_kinds: bool = True, moves: bool = True) -> Array:
     """[2, J, n] seconds per micro-batch of what goes to the host or a store and comes back: forward, backward. Without
-    `all_kinds` only of `offload: act`."""
-    out = np.zeros((2, ledger.num_profiles, len(ledger.layouts)))
+    `all_kinds` only of a store and, where it `moves`, of `offload: act`."""
+    out = ledger.once(lambda unlike: store_seconds.pass_s(unlike, rates))
     offloads, copy_s = ledger.states.offloads_activations, store_seconds.copy_s_per_byte(ledger, rates)
-    if offloads.any():
+    if moves and offloads.any():
         out += np.where(offloads, np.array(Activations(ledger).saved) * copy_s, 0.0)
     if not all_kinds:
         return out
@@ -122,7 +123,7 @@ def offloaded_s(ledger: Ledger, rates: Rates, *, all_kinds: bool = True) -> Arra
     if ledger.states.sums_on_host.any():
         both_ways = 2 * ledger.problem.state_bytes.gradient / rates.pcie_bw_bytes_per_s
         out[1] += np.where(ledger.states.sums_on_host, np.array(ledger.updated) * both_ways, 0.0)
-    return out if ledger.store is None else out + ledger.once(lambda unlike: store_seconds.pass_s(unlike, rates))
+    return out
 
 
 def unhidden_s(ledger: Ledger, rates: Rates, *, shards_known: bool) -> Array:

@@ -75,6 +75,12 @@ class ExchangeBounds:
     def problem(self) -> Problem:
         return self.branching.counts.space.problem
 
+    @property
+    def scattering(self) -> int:
+        """The lowest ZeRO stage of any layout that sends gradients per micro-batch."""
+        some = self.branching.counts.num_shards.table[:, _SCATTERED:].any(axis=0)
+        return _SCATTERED + int(some.argmax())
+
     def raised(self, seconds: Array, batch: Ledger, level: int) -> Array:
         """[n] bounds of nodes of `level`, raised by the messages per step.
 
@@ -163,7 +169,7 @@ class _Nodes:
 
     def _scattered_s(self) -> Array:
         """[n] lower bound on the seconds of descendant layouts with ZeRO 2 or 3."""
-        stage = np.full_like(self.key, _SCATTERED)
+        stage = np.full_like(self.key, self.bounds.scattering)
         sizes = self._sizes(stage, scattered=True)
         sending = replace(self, columns={**self.columns, "zero": stage, "offload": np.zeros_like(stage)})
         return sending._bound(sizes.least, scattered=True) + sending._once_s(sizes)
