@@ -117,7 +117,8 @@ def domain_size(gpus_per_node: int, num_nodes: int, domain: int) -> tuple[int, s
     """
     per_rack = domain // gpus_per_node
     if num_nodes <= per_rack:
-        return gpus_per_node * num_nodes, ""
+        note = f"taken as {num_nodes} of the {per_rack} nodes of a rack" if num_nodes < per_rack else ""
+        return gpus_per_node * num_nodes, note
     racks = -(-num_nodes // per_rack)
     if num_nodes % racks:
         return per_rack * gpus_per_node, (f"{num_nodes} nodes do not fill {racks} racks of {per_rack} evenly: "

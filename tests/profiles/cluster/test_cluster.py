@@ -384,6 +384,9 @@ def test_unconfirmed_values_are_warned_of() -> None:
 
 def test_racks_that_do_not_fill_evenly() -> None:
     assert texts(load_cluster("gb200-nvl72:32")) == ("gb200-nvl72: taken as 2 racks with 16 of 18 nodes in use each",)
+    assert texts(load_cluster("gb200-nvl72:18")) == ()
+    # A name of a rack of 72 GPUs is one of its nodes, of 4.
+    assert texts(load_cluster("gb200-nvl72")) == ("gb200-nvl72: taken as 1 of the 18 nodes of a rack",)
     uneven = load_cluster("gb200-nvl72:19")
     assert shape(uneven)[0] == ("rack", 72, 900.0, "nvlink5")
     assert "do not fill 2 racks of 18 evenly" in texts(uneven)[0]
