@@ -18,7 +18,7 @@ class RequestFlags(TypedDict, total=False):
     exclude: str | None  # nodes of the cluster that are left out
     spot: str | None  # time between interruptions of a node, and its price
     cluster: str | Mapping[str, Any] | None  # as --cluster has it, or as a request describes one
-    seq_len: int | None  # tokens per sequence
+    seq_len: str | None  # tokens per sequence
     lengths: str | None  # histogram of document lengths, or its file
     max_len: str | None  # the longest document that is a sequence of its own
     lengths_rule: str | None  # of the target, for degrees
@@ -149,7 +149,7 @@ Spot = Annotated[
     str | None,
     _option("--spot", metavar="TIME[:PRICE]", text="Plan on spot nodes, each interrupted once in TIME: 50h:15USD/h."),
 ]
-SeqLen = Annotated[int | None, _option("--seq-len", metavar="N", text="Tokens per sequence [8192].")]
+SeqLen = Annotated[str | None, _option("--seq-len", metavar="N|NK", text="Tokens per sequence, as 8192 or 8K [8192].")]
 Lengths = Annotated[
     str | None,
     _option("--lengths", metavar="L:W,..|FILE|NAME", text="Document lengths with weights, a file, a folder "

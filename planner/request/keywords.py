@@ -43,7 +43,7 @@ class RequestFields(TypedDict, total=False):
     workload: Mapping[str, Any] | None
     """The whole workload as in a request file; the keywords below replace single fields of it."""
 
-    seq_len: int | None
+    seq_len: int | str | None
     """Tokens per sequence [8192, or as many positions as the model has if they are fewer]."""
     global_batch: int | str | Mapping[str, Any] | None
     """Sequences per step, or tokens: `4M tokens` [2^n, about 4M tokens]; with `max_len` documents, or tokens [512]."""

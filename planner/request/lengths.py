@@ -33,7 +33,7 @@ def sample_names() -> list[str]:
 
 def parse_tokens(value: Any) -> int:
     """`196608` or `192K` tokens; K is 1,024, as in names of context lengths."""
-    match = re.fullmatch(r"([0-9][0-9_,]*)\s*([Kk]?)", str(value).strip())
+    match = re.fullmatch(r"(-?[0-9][0-9_,]*)\s*([Kk]?)", str(value).strip())
     number = whole_number(match[1].replace(",", "").replace("_", "")) if match and not isinstance(value, bool) else None
     if number is None or match is None:
         raise InputError(f"`{value}` is not a number of tokens", hint="write `192K` (K is 1,024) or `196608`")

@@ -95,7 +95,7 @@ class WorkloadRequest(RequestPart):
     """
 
     kind: Literal["train"] = "train"
-    seq_len: Positive | None = None
+    seq_len: Length | None = None
     lengths: Lengths | None = None
     max_len: Length | None = None
     lengths_rule: Literal["hybrid", "dynamic"] | None = None

@@ -240,7 +240,7 @@ def test_completion(shell: str, words: str, offered: set[str]) -> None:
 def test_completion_shows_the_whole_help(shell: str) -> None:
     env = {"_MESHWRIGHT_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "meshwright plan --seq",
            "_TYPER_COMPLETE_FISH_ACTION": "get-args"}  # fmt: skip
-    assert "Tokens per sequence (8192)." in run(env=env).out
+    assert "Tokens per sequence, as 8192 or 8K (8192)." in run(env=env).out
 
 
 @pytest.mark.parametrize("option", ["-o", "--out", "--output-dir"])

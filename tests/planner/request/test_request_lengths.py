@@ -69,7 +69,7 @@ def test_a_histogram_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("value", "says"), [
-    ("-5", "not a number of tokens"), ("0", "1 or more"), ("759:rms=500", "less than the mean"),
+    ("-5", "must be 1 or more"), ("0", "1 or more"), ("759:rms=500", "less than the mean"),
     ("759:p90=2000", "2.27 times its mean"), ("759:p95=2000", "p90 and rms"), ("nothing.csv", "no such file"),
     ({"mean": 10, "p90": 12, "rms": 11}, "one of p90 and rms"), ("512:-1", "weights 0 or more"), ("abc", "abc"),
 ])  # fmt: skip
