@@ -23,7 +23,7 @@ Layers = Literal["alike", "own"]
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """The flags of `plan` that say how a training step is searched, and where the answer goes."""
+    """The flags of `plan` for the search of a training step and for its answer."""
 
     numbers: GpuRange | None  # of GPUs; None: those of the request
     pareto: str | None  # axes of a frontier
