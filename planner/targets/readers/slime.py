@@ -153,7 +153,9 @@ def _table(release: OptionList) -> Table:
     """The entries of Megatron-LM, without the encoders and towers of its other programs, and without forks."""
     table = _CONFIG.table(release)
     others = (encoders.ENTRY, multimodal.ENTRY, mindspeed.ENTRY)
-    return replace(table, entries=tuple(entry for entry in table.entries if entry not in others))
+    known = ((entry, tuple(name for name in entry.options if name in release.options))
+             for entry in table.entries if entry not in others)  # fmt: skip
+    return replace(table, entries=tuple(replace(entry, options=options) for entry, options in known))
 
 
 FORMAT = Format(
