@@ -5,11 +5,14 @@
 #   MASTER_ADDR=<host of node 0> NODE_RANK=<0..1> sh launch.sh steps=100 dataset_type=hf hf_path=...
 set -euf
 here=$(cd "$(dirname "$0")" && pwd)
+: "${XLA_FLAGS:=--xla_gpu_enable_latency_hiding_scheduler=true}"
 NODE_RANK=${NODE_RANK:-0} MASTER_ADDR=${MASTER_ADDR:-127.0.0.1} MASTER_PORT=${MASTER_PORT:-29500}
 export NNODES=2
+export XLA_CLIENT_MEM_FRACTION=0.90
+unset XLA_PYTHON_CLIENT_MEM_FRACTION
 # NCCL chooses network interfaces and RDMA adapters itself. If a node has others too (storage, management), set the
 # interface for the rendezvous of the ranks and the prefix of the RDMA adapters of the fabric.
 # export NCCL_SOCKET_IFNAME=eth0  # edit
 # export NCCL_IB_HCA=mlx5  # edit
-exec env JAX_COORDINATOR_IP="$MASTER_ADDR" JAX_COORDINATOR_PORT="$MASTER_PORT" NODE_RANK="$NODE_RANK" \
+exec env XLA_FLAGS="$XLA_FLAGS" JAX_COORDINATOR_IP="$MASTER_ADDR" JAX_COORDINATOR_PORT="$MASTER_PORT" NODE_RANK="$NODE_RANK" \
   python3 -m maxtext.trainers.pre_train.train "$here/maxtext.yml" "$@"
