@@ -255,10 +255,11 @@ def _add_gathers(ops: LayerOperations, full: Array, size: Array) -> None:
 def _add_duplicates(ops: LayerOperations, copies: Array, rows: Array, shard: Shard) -> None:
     """Collectives of ranks of tp that hold the same tokens. Bytes: copies of these tokens, rows that a rank computes.
 
-    Each sends its part of the copies. Of the outputs that come back it gathers the others' part, as of the gradients in
-    the backward pass. Ranks that split an expert sum their outputs up whole and drop what is not their part, instead of
-    scattering the sums, as they do with gradients of inputs (DeepSpeed 38327e07, moe/sharded_moe.py, MOELayer.forward;
-    moe/mappings.py; deepspeedai/Megatron-DeepSpeed 4efb479d, core/tensor_parallel/layers.py, RowParallelLinear)."""
+    Each sends its part of the copies. It gathers the others' part of the outputs that come back, and of the gradients
+    in the backward pass. Ranks that split an expert sum their outputs up whole and drop what is not their part, instead
+    of scattering the sums, as they do with gradients of inputs (DeepSpeed 38327e07, moe/sharded_moe.py,
+    MOELayer.forward; moe/mappings.py; deepspeedai/Megatron-DeepSpeed 4efb479d, core/tensor_parallel/layers.py,
+    RowParallelLinear)."""
     holds_all = (shard.tp > 1) & (shard.sp == 0)
     gathered: tuple[tuple[Axis, Array, Array], ...] = (("tp", copies, shard.tp), ("ep", rows, shard.etp))
     for axis, full, size in gathered:

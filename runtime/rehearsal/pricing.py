@@ -70,6 +70,7 @@ def _partition(job: Job) -> Partition:
 
 
 def problem_of(job: Job) -> Problem:
+    """The planner's problem of a job."""
     workload = Workload(
         seq_len=job.seq_len, global_batch=job.global_batch, precision="bf16" if job.dtype == "bf16" else "fp32",
         optimizer="sgd" if job.optimizer == "sgd" else "adamw", lora=job.lora,
@@ -83,4 +84,5 @@ def problem_of(job: Job) -> Problem:
 
 
 def tables_of(problem: Problem, keys: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]]) -> Tables:
+    """The tables of these keys, built anew."""
     return Tables(problem, keys, operations(problem, keys))

@@ -72,7 +72,7 @@ def test_nothing_counts_beyond_the_parts(symmetric: PlacementResult) -> None:
 def test_its_gain_over_one_layout(scaled: str, gpus: int, measured: float) -> None:
     """Its own measurements of PPO (PFLOP/s of its weak scaling): 1.56 with a policy of 13B, 1.04 of 70B, 1.57 with a
     critic of 34B, 1.21 with both of 70B. Those of 70B gain little because A800 read their weights for as long as the
-    host launches: on H100 they would gain 1.5 to 1.7."""
+    host launches: by the prices of H100 they gain more."""
     rl = question_for(case(scaled, gpus))
     searched, one = search_for(rl).run(), search_for(replace(rl, fixed=one_layout(gpus))).together()
     assert searched is not None
