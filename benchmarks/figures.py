@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from meshwright.cost_models import build_ledger
 from meshwright.cost_models.arrays import Ints
 from meshwright.cost_models.layouts import Layouts
 from meshwright.cost_models.quantities.tables import build, index_keys
+from meshwright.cost_models.schedules.simulator import Costs, make, simulate
 from meshwright.cost_models.step import step
 from meshwright.planner.accuracy.fold_report import LEFT_OUT_FILE, fold_report
 from meshwright.planner.accuracy.outcome import ErrorStatistics, RunOutcome, error_statistics
@@ -43,6 +45,7 @@ HERE = Path(__file__).parent
 OUT = HERE / "figures.json"
 ROWS = 1 << 14
 SAMPLES = 200_000
+OPERATIONS = 60_000
 BRIDGE = "megatron-bridge"
 REQUESTS: dict[str, dict[str, Any]] = {
     "llama-3.1-405b, 16,384 H100, any": {
@@ -113,6 +116,16 @@ def layouts_per_second(resolved: Resolved) -> float:
             _ = step.price(ledger, resolved.rates).device_bytes  # they are worked out when they are asked for
 
     return len(layouts) / best_of(3, price)
+
+
+def simulated_operations_per_s() -> dict[str, int]:
+    """Operations of pipelines that the simulator walks per second on one core, without extrapolation."""
+    speeds = {}
+    for name, p, v in (("1f1b", 16, 1), ("interleaved", 8, 4), ("zb-v", 8, 2)):
+        order = make(name, p, OPERATIONS // (2 * p * v) // p * p, v)
+        costs = Costs.even(order, 1.03, 0.97, 0.81, 0.013)
+        speeds[name] = round(len(order.code) / best_of(3, partial(simulate, order, costs, extrapolate=False)))
+    return speeds
 
 
 def searches() -> dict[str, dict[str, float]]:
@@ -239,6 +252,7 @@ def main() -> None:
         "python": platform.python_version(), "numpy": np.__version__,
         "yardstick_ns_per_element": round(yard, 2),
         "layouts_priced_per_s": round(layouts_per_second(big)),
+        "simulated_operations_per_s": simulated_operations_per_s(),
         "searches": searches(),
         "placement": placement_figures(),
         **accuracy(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -121,16 +120,6 @@ def test_training_factor_scales_arithmetic_only() -> None:
     big, tiny = (16384, 16384, 16384), (8, 8192, 8192)
     assert gemm_seconds(slow, *big) / gemm_seconds(GEMM_A100_BF16, *big) == pytest.approx(2, rel=0.01)
     assert gemm_seconds(slow, *tiny) / gemm_seconds(GEMM_A100_BF16, *tiny) < 1.2
-
-
-def test_gemm_is_fast() -> None:
-    m, n, k = np.random.default_rng(0).integers(1, 200, (3, 100_000)) * 64
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        gemm_seconds(GEMM_A100_BF16, m, n, k)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.06
 
 
 def test_attention_by_hand() -> None:

@@ -1,9 +1,8 @@
-"""The event simulator: golden numbers, published bubbles and memory, properties, extrapolation, speed."""
+"""The event simulator: golden numbers, published bubbles and memory, properties, extrapolation."""
 
 from __future__ import annotations
 
 import itertools
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -469,15 +468,3 @@ def test_the_same_run_is_the_same_to_the_last_bit() -> None:
     order = make("zb-v", 4, 32)
     costs = Costs.even(order, 1.1, 0.7, 0.3, 0.01)
     assert np.array_equal(simulate(order, costs).end_s, simulate(make("zb-v", 4, 32), costs).end_s)
-
-
-@pytest.mark.parametrize(("name", "p", "v"), [("1f1b", 16, 1), ("interleaved", 8, 4), ("zb-v", 8, 2)])
-def test_half_a_million_operations_per_second(name: str, p: int, v: int) -> None:
-    order = make(name, p, 60_000 // p // 2 // v // p * p, v)
-    costs = Costs.even(order, 1.03, 0.97, 0.81, 0.013)
-    best = 0.0
-    for _ in range(3):
-        begin = time.process_time()
-        simulate(order, costs, extrapolate=False)
-        best = max(best, len(order.code) / (time.process_time() - begin))
-    assert best > 500_000
