@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...errors import InputError, did_you_mean, nearest
 from .. import catalogues
 from ..console import FORMAT_VERSION, Terminal
 from ..screens import listings as listings_screen
+from ..settings import UsageError
 
 if TYPE_CHECKING:
     from ..screens.parts import Part
 
 
-class Kind(StrEnum):
-    """The catalogues."""
-
-    gpus = "gpus"
-    models = "models"
-    families = "families"
-    clusters = "clusters"
-    targets = "targets"
-    stacks = "stacks"
-    techniques = "techniques"
-    formats = "formats"
+def _kind(name: str) -> catalogues.Kind:
+    """The catalogue of this name. Raises UsageError, which names the catalogues that hold an entry of the name."""
+    if kind := next((kind for kind in catalogues.KINDS if kind == name), None):
+        return kind
+    holders = [f"`meshwright show {kind} {name}`" for kind in catalogues.KINDS if _holds(kind, name)]
+    hint = did_you_mean(nearest(name, catalogues.KINDS), otherwise="`meshwright show --help` lists them")
+    raise UsageError(f"unknown catalogue `{name}`", hint=f"try {' or '.join(holders)}" if holders else hint)
 
 
-KindArgument = Annotated[Kind, typer.Argument(metavar="KIND", help="Catalogue to list.", show_default=False)]
+def _holds(kind: catalogues.Kind, name: str) -> bool:
+    """Whether a catalogue has an entry of this name, or of one that stands for it."""
+    try:
+        catalogues.details(kind, name)
+    except InputError:
+        return False
+    return True
+
+
+def _kinds() -> list[str]:
+    return list(catalogues.KINDS)
+
+
+KindArgument = Annotated[
+    str,
+    typer.Argument(metavar="KIND", help=f"Catalogue to list: {', '.join(catalogues.KINDS)}.", show_default=False,
+                   autocompletion=_kinds),
+]  # fmt: skip
 Name = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="One entry in full, with its sources.", show_default=False)
 ]
@@ -48,7 +62,7 @@ def command(
       meshwright show models llama-3.1-8b
     """
     terminal: Terminal = context.obj
-    which: catalogues.Kind = kind.value
+    which = _kind(kind)
     screen: list[Part]
     if name is None:
         items = catalogues.rows(which)

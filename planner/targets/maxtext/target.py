@@ -153,8 +153,8 @@ def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> 
     if other := other_layers(model, "MaxText"):
         return other
     reasons = {
-        "model.rope_theta: positions are rotary": model.rope_theta is None,
-        "model.kinds: all layers are of one kind": len(model.kinds) > 1,
+        "model.rope_theta: it has rotary positions only": model.rope_theta is None,
+        "model.kinds: it has layers of one kind only": len(model.kinds) > 1,
         "model.kinds: mixtures of experts are not planned for it": model.is_moe,
         "model.kinds: latent attention is not planned for it":
             any(attention.is_mla for attention in model.attentions),

@@ -93,8 +93,8 @@ def cannot(model: ModelSpec, workload: Workload, options: OptionList | None) -> 
     if other := other_layers(model, _N):
         return other
     reasons = {
-        "model.rope_theta: positions are rotary": model.rope_theta is None,
-        "model.kinds: all layers are of one kind": len(model.kinds) > 1,
+        "model.rope_theta: it has rotary positions only": model.rope_theta is None,
+        "model.kinds: it has layers of one kind only": len(model.kinds) > 1,
         "model.kinds: mixtures of experts are not planned for it": model.is_moe,
         f"workload.optimizer: it has no {workload.optimizer}": workload.optimizer != "adamw",
         "workload.lora: no adapters": workload.lora is not None,
