@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ...cost_models.specs.model import ModelSpec
+from ...cost_models.specs.rope_scaling import RopeScaling
 from ...errors import did_you_mean, nearest
 from .fields import Fields
 from .rope import rope_fields, rope_theta, with_rope
@@ -20,12 +21,14 @@ class _Defaults(NamedTuple):
     rope_theta: float | None = 10_000.0  # None: the family has no rotary positions
     norm_epsilon: float = 1e-6  # of RMSNorm and LayerNorm
     activation: str = "silu"  # as ModelSpec spells it
+    rope_scaling: RopeScaling | None = None  # where the config has no block on rotary positions, or null
 
 
 _FAMILIES: Mapping[str, _Defaults] = {
     "Dream": _Defaults(norm_epsilon=1e-6),
     "arcee": _Defaults(norm_epsilon=1e-5, activation="relu2"),
-    "apertus": _Defaults(12_000_000.0, 1e-5, "xielu"),
+    "apertus": _Defaults(12_000_000.0, 1e-5, "xielu",
+                         RopeScaling(kind="llama3", factor=8.0, original_max_positions=8192)),
     "bamba": _Defaults(norm_epsilon=1e-5),
     "bert": _Defaults(None, 1e-12, "gelu"),
     "bloom": _Defaults(None, 1e-5, "gelu_tanh"),
@@ -54,7 +57,8 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "gpt_bigcode": _Defaults(None, 1e-5, "gelu_tanh"),
     "gpt_neo": _Defaults(None, 1e-5, "gelu_tanh"),
     "gpt_neox": _Defaults(norm_epsilon=1e-5, activation="gelu"),
-    "gpt_oss": _Defaults(150_000.0, 1e-5, "clamped swiglu"),
+    "gpt_oss": _Defaults(150_000.0, 1e-5, "clamped swiglu",
+                         RopeScaling(kind="yarn", factor=32.0, original_max_positions=4096, truncate=False)),
     "gptj": _Defaults(norm_epsilon=1e-5, activation="gelu_tanh"),
     "hunyuan_v1_dense": _Defaults(norm_epsilon=1e-5),
     "hunyuan_v1_moe": _Defaults(norm_epsilon=1e-5),
@@ -72,7 +76,8 @@ _FAMILIES: Mapping[str, _Defaults] = {
     "mimo_v2_flash": _Defaults(5e6, 1e-5),
     "minimax": _Defaults(1e6, 1e-5),
     "minimax_m2": _Defaults(5e6),
-    "ministral3": _Defaults(1e6, 1e-5),
+    "ministral3": _Defaults(1e6, 1e-5, rope_scaling=RopeScaling(
+        kind="yarn", factor=16.0, original_max_positions=16384, mscale=1.0, mscale_all_dim=1.0)),
     "mixtral": _Defaults(1e6, 1e-5),
     "mt5": _Defaults(None, 1e-6, "gelu_tanh"),
     "nemotron": _Defaults(norm_epsilon=1e-5, activation="relu2"),
@@ -134,10 +139,13 @@ def with_numerics(f: Fields, model_type: str, spec: ModelSpec) -> ModelSpec:
     theta = rope_theta(f, part)
     if f.flag("alibi", False):
         family = family._replace(rope_theta=None)
+    if part is not None:
+        family = family._replace(rope_scaling=None)
     given = {
         "rope_theta": None if family.rope_theta is None else theta,
         "norm_epsilon": f.positive(*_EPSILONS),
         "activation": read_activation(f, *_ACTIVATION_FIELDS.get(model_type, _ACTIVATIONS)),
+        "rope_scaling": None,  # `with_rope` reads the block
     }  # fmt: skip
     of_first_releases = model_type == "gemma" or f.get("feed_forward_proj") == "gated-gelu"
     if of_first_releases and given["activation"] == "gelu":

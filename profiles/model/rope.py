@@ -63,9 +63,10 @@ def window_rope_theta(f: Fields, default: float) -> float:
 
 
 def with_rope(f: Fields, part: Fields | None, spec: ModelSpec) -> ModelSpec:
-    """`spec` with the scaling of its positions and the share of a head that they turn, where they are rotary."""
+    """`spec` with the scaling of its positions and the share of a head that they turn, where they are rotary. Without a
+    block it keeps its scaling."""
     share = _share(f, part, spec)
-    scaling = None if part is None else _scaling(f, part, spec.max_positions)
+    scaling = spec.rope_scaling if part is None else _scaling(f, part, spec.max_positions)
     return spec if spec.rope_theta is None else replace(spec, rope_scaling=scaling, partial_rotary_factor=share)
 
 

@@ -467,7 +467,7 @@ def test_what_a_config_leaves_out_is_the_default_of_transformers(name: str) -> N
     assert (lacking.rope_theta, lacking.norm_epsilon) == (full.rope_theta, full.norm_epsilon)
     assert (lacking.activation, lacking.partial_rotary_factor) == (full.activation, full.partial_rotary_factor)
     assert lacking.moe_aux_loss_coeff == full.moe_aux_loss_coeff
-    assert lacking.rope_scaling is None
+    assert lacking.rope_scaling == full.rope_scaling
     assert set(full.assumed) <= set(lacking.assumed)
 
 

@@ -72,6 +72,7 @@ CASES = {
     "gpt_neox": Case("gpt-neox-20b", {"rotary_pct": 0.5}),
     "gpt_neox, blocks in turn": Case("gpt-neox-20b", {"rotary_pct": 0.5, "use_parallel_residual": False}),
     "gpt_oss": Case("gpt-oss-20b", {"rope_scaling": {**_YARN, "truncate": False}}),
+    "gpt_oss, positions of its family": Case("gpt-oss-20b", {}, absent=("rope_scaling",)),
     "granite": Case("granite-3.1-8b", {"attention_dropout": 0.0}),
     "granitemoe": Case("granite-3.1-3b-a800m", {"attention_dropout": 0.0}),
     "hy_v3": Case("hy3-295b-a21b", {}),
