@@ -1,11 +1,13 @@
-"""A process per rank that takes the rank's share of its core whenever nothing of the rank wants to run.
+"""A process per rank that takes quota of the rank whenever nothing of the rank wants to run.
 
 A rank that waits would save up time otherwise: the kernel lets it keep a millisecond of its quota beside that of the
 next period, which is two milliseconds at the full speed of the core after every wait for a message, and pipelines hid
-half of their bubbles in that. A device goes on at one speed. What is left of it the self-test tells: 4 ms of CPU take
-0.76 to 0.85 of their time behind a wait, a moment later without idlers 0.54 to 0.73 (four pairs of self-tests, 8 ranks
-on 2 cores, Linux 6.18, 2026-11-23). Idlers that took all that is left would make every message wait for the next
-period.
+half of their bubbles in that. A device goes on at one speed. An idler that takes the rank's share leaves that
+millisecond, so it takes twice the share: what was saved up is gone one period after the kernel granted it. The
+self-test reports what is left: behind a wait 4 ms of CPU take 0.74 of their time with idlers at the share, 0.84 at
+twice the share (means of four self-tests each, in turns; 8 ranks on 2 cores beside other work, Linux 6.18,
+2026-11-29), 0.63 without idlers. It would be 0.9 if nothing were saved up, since a burst ends at the full speed of the
+core, early in its last period. Idlers that took all that is left would make every message wait for the next period.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from . import background
 from .quotas import Quotas, in_short_turns
 
 TICK_S = 0.0005  # between two turns of an idler
-MOST_S = 2 * TICK_S  # of the time since its last turn, that it takes its share of: during the rest the rank computed
+MOST_S = 2 * TICK_S  # of the time since its last turn that counts: during the rest the rank computed
+SHARES = 2.0  # of the rank's share: one for the time that passes, one for what the rank saved up
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Idlers:
 def _idle(quotas: Quotas, rank: int) -> None:
     quotas.join(rank)
     in_short_turns(os.SCHED_IDLE)
-    share, last = quotas.shares[rank], time.perf_counter()
+    share, last = SHARES * quotas.shares[rank], time.perf_counter()
     while True:
         time.sleep(TICK_S)
         now = time.perf_counter()
