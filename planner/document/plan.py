@@ -1,8 +1,8 @@
 """The plan: the chosen layout, its proof, and all that its use needs. Downstream code reads only this and looks nothing
 up.
 
-JSON: base units, names as in the code, floats of 9 significant digits. `format_version` moves its minor number when
-fields are added and its major one when a reader would break.
+JSON: base units, names as in the code, floats of 9 significant digits. From one release to the next,
+`format_version` moves its minor number when fields were added and its major one when a reader would break.
 """
 
 from __future__ import annotations
