@@ -26,9 +26,10 @@ from pathlib import Path
 
 from meshwright.cost_models.layouts import Layout, parse
 from meshwright.planner import api
+from meshwright.runtime.preparation import prepare
 from meshwright.runtime.rehearsal.parity import StageMemory
 from meshwright.runtime.rehearsal.scale_axes import AXES
-from meshwright.runtime.settings import Settings, prepare
+from meshwright.runtime.settings import Settings
 
 from meshwright.errors import MeshwrightError
 

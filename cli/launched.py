@@ -141,9 +141,9 @@ def _write(terminal: Terminal, document: dict[str, object], path: Path | None, *
 
 def _checked(terminal: Terminal, recorder: Recorder, settings: Settings) -> dict[str, Any]:
     """Memory beside the planner's, and losses beside the reference's: shown, and for the report."""
+    from ..runtime.preparation import planned_job
     from ..runtime.rehearsal import parity, pricing
     from ..runtime.reinforcement.job import RlJob
-    from ..runtime.settings import planned_job
     from .screens import launch as screen
 
     if isinstance(recorder.job, RlJob):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..errors import InputError, UnsupportedError
 from .job import Job
 from .pairs import START
 from .reinforcement.job import RlJob
+from .settings import Settings
 from .shards import pair_files, token_files
-
-if TYPE_CHECKING:
-    from .settings import Settings
 
 
 def check_data(job: Job, settings: Settings) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from .reinforcement.job import RlJob
-
-if TYPE_CHECKING:
-    from .settings import Settings
+from .settings import Settings
 
 _NOT_OF_LENGTHS = ("choice", "eval_data", "order", "planned_dtype", "compile")  # settings
 _OF_PAIRS = ("shuffle", "data", "init_from")  # of post-training on pairs that are given

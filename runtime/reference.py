@@ -34,9 +34,10 @@ from .model.two_stacks import chunk_type
 from .model.vision_tower import Tower
 from .parallel.comm import Group
 from .parallel.context_parallel import ContextParallel
+from .preparation import prepare
 from .reference_data import batches, num_targets, shifted_rows
 from .rehearsal.run_states import RunStates
-from .settings import Settings, prepare
+from .settings import Settings
 from .status import Status
 from .trainer import DTYPES, Step, images_of
 

@@ -27,7 +27,8 @@ from .checkpoint import restore_copies
 from .failures import RanksFailed, RunFailed, TorchrunKilled
 from .job import Job
 from .nodes import Nodes, nodes_for
-from .settings import Settings, prepare
+from .preparation import prepare
+from .settings import Settings
 
 REJOIN_S = 60.0  # wait for nodes after a failure
 

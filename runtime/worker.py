@@ -36,12 +36,13 @@ from .job import Job
 from .mixed_lengths.trainer import trainer_of
 from .parallel.comm import CommunicationError, backend_reason
 from .parallel.mesh import build_mesh
+from .preparation import prepare
 from .rehearsal.exchanged import planned_bytes
 from .rehearsal.memory import resident_bytes
 from .reinforcement import run as reinforcement
 from .reinforcement.job import RlJob
 from .report import Event, Recorder
-from .settings import Settings, prepare
+from .settings import Settings
 from .status import Status
 from .techniques.registry import check_device
 from .trainer import Trainer

@@ -149,7 +149,7 @@ def _prepared(settings: Settings) -> tuple[Plan | LengthsPlan | RlPlan, Job, lis
     from ...planner.document.lengths_plan import load_lengths_plan
     from ...planner.document.reading import load_plan, rl_plan_in
     from ...planner.targets.emit import check_runs, check_trained
-    from ...runtime.settings import prepare
+    from ...runtime.preparation import prepare
 
     path = Path(settings.plan)
     plan = load_lengths_plan(path) or rl_plan_in(path) or load_plan(path)

@@ -99,8 +99,9 @@ def _trained(
     from ...planner.document.reading import load_plan
     from ...runtime import launcher
     from ...runtime.nodes import nodes_for
+    from ...runtime.preparation import prepare
     from ...runtime.report import PEAKS, Recorder
-    from ...runtime.settings import Settings, prepare
+    from ...runtime.settings import Settings
 
     settings = Settings(plan=str(path), choice=choice, steps=steps, device=device)
     job, notes = prepare(settings)

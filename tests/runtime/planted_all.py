@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from meshwright.runtime.preparation import for_parity
 from meshwright.runtime.rehearsal.parity import StepComparison, makes_products_of_one_process
-from meshwright.runtime.settings import for_parity
 
 from .model.test_families import CASES, differences
 from .planted_faults import FAULTS, Fault

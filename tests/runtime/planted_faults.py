@@ -2,7 +2,7 @@
 
 A fault stands for a changed line of the sources: it is planted in every process, that of the reference too. So one in a
 function that both runs share shows in both, and can only be seen by what is independent of it. None is planted in what
-compares: `runtime/reference.py`, `runtime/rehearsal/parity.py`, and the part of `runtime/settings.py` for it.
+compares: `runtime/reference.py`, `runtime/rehearsal/parity.py`, and the part of `runtime/preparation.py` for it.
 """
 
 from __future__ import annotations

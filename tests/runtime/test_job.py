@@ -25,7 +25,8 @@ from meshwright.runtime.job import job_of
 from meshwright.runtime.nodes import Nodes, nodes_for, shell_line
 from meshwright.runtime.parallel.comm import backend_reason
 from meshwright.runtime.parallel.mesh import rank_lists
-from meshwright.runtime.settings import Settings, prepare
+from meshwright.runtime.preparation import prepare
+from meshwright.runtime.settings import Settings
 from meshwright.runtime.status import Status, read_all
 
 from meshwright.errors import InputError, UnsupportedError
@@ -354,7 +355,7 @@ def test_a_worker_loads_no_catalogue_and_no_solver() -> None:
 def test_the_launcher_loads_no_torch() -> None:
     code = "import meshwright.cli.commands.launch, meshwright.runtime.launcher, sys\n"
     code += "import meshwright.runtime.rehearsal.pricing\n"
-    code += "import meshwright.runtime.settings, meshwright.runtime.rehearsal.parity; print('torch' in sys.modules)"
+    code += "import meshwright.runtime.preparation, meshwright.runtime.rehearsal.parity; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 from meshwright.runtime.learning_rate import RateSchedule
 from meshwright.runtime.metrics import Metrics
+from meshwright.runtime.preparation import prepare
 from meshwright.runtime.report import event_line
-from meshwright.runtime.settings import Settings, prepare
+from meshwright.runtime.settings import Settings
 from meshwright.runtime.trainer import Trainer
 from torch.optim import lr_scheduler
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from meshwright.runtime.checkpoint.manifest import PARTIAL
 from meshwright.runtime.parallel.mesh import build_mesh
-from meshwright.runtime.settings import Settings, prepare
+from meshwright.runtime.preparation import prepare
+from meshwright.runtime.settings import Settings
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Trainer
 

@@ -16,9 +16,10 @@ from meshwright.runtime.job import Job
 from meshwright.runtime.model.adapters import of_input, of_output
 from meshwright.runtime.optimizer import MOMENTUM
 from meshwright.runtime.parallel.comm import Pending
+from meshwright.runtime.preparation import prepare
 from meshwright.runtime.rehearsal.parity import compare, compare_memory
 from meshwright.runtime.rehearsal.pricing import predicted_bytes
-from meshwright.runtime.settings import Settings, prepare
+from meshwright.runtime.settings import Settings
 from meshwright.runtime.trainer import Trainer
 from torch import Tensor, nn
 from torch.distributed.checkpoint.filesystem import FileSystemReader

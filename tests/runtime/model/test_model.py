@@ -9,8 +9,9 @@ import torch
 from meshwright.cost_models.quantities import params
 from meshwright.cost_models.specs.model import FeedForward, Layer, MixtureOfExperts, ModelSpec
 from meshwright.runtime.model.router import route, scored
+from meshwright.runtime.preparation import check_balancing
 from meshwright.runtime.reference import whole_model
-from meshwright.runtime.settings import Settings, check_balancing
+from meshwright.runtime.settings import Settings
 
 from meshwright.errors import InputError
 

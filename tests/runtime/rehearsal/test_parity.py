@@ -27,10 +27,10 @@ from meshwright.runtime.parallel.context_parallel import ContextParallel
 from meshwright.runtime.parallel.mesh import build_mesh
 from meshwright.runtime.parallel.recompute import _Recipe
 from meshwright.runtime.parallel.schedules import custom_order
+from meshwright.runtime.preparation import for_parity
 from meshwright.runtime.rehearsal.parity import LEAST_CHANGE, STATE_TOLERANCE, Parity, compare
 from meshwright.runtime.rehearsal.pricing import ledger_of
 from meshwright.runtime.rehearsal.run_states import RunStates
-from meshwright.runtime.settings import for_parity
 from meshwright.runtime.status import Status
 from meshwright.runtime.trainer import Step, Trainer
 

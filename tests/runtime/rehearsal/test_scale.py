@@ -10,9 +10,9 @@ import pytest
 from meshwright.cost_models.specs.model import FeedForward, MixtureOfExperts, ModelSpec
 from meshwright.planner import api
 from meshwright.runtime.job import Job, job_of
+from meshwright.runtime.preparation import kept_axes
 from meshwright.runtime.rehearsal.parity import compare, not_exercised
 from meshwright.runtime.rehearsal.scale import scale_down
-from meshwright.runtime.settings import kept_axes
 
 from meshwright.errors import InputError
 

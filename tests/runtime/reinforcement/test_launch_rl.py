@@ -10,9 +10,10 @@ import pytest
 from meshwright.cost_models.layouts import Layout
 from meshwright.planner.api import plan_rl
 from meshwright.planner.document.reading import load_rl_plan
+from meshwright.runtime.preparation import prepare
 from meshwright.runtime.reinforcement.job import RlJob, rl_job
 from meshwright.runtime.reinforcement.rehearsal import rehearsed
-from meshwright.runtime.settings import Settings, prepare
+from meshwright.runtime.settings import Settings
 
 from meshwright.errors import InputError
 

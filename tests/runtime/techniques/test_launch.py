@@ -11,7 +11,8 @@ from meshwright.cli.main import main
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.request.load import request_from_dict
-from meshwright.runtime.settings import Settings, prepare
+from meshwright.runtime.preparation import prepare
+from meshwright.runtime.settings import Settings
 
 from meshwright.errors import InputError, NoFeasibleLayoutError, UnsupportedError
 
