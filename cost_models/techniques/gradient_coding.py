@@ -4,6 +4,10 @@ A replica is slow in a step with probability p, and then takes f times as long. 
 computes r + 1 shares of the batch (Tandon et al. 2017). The sequential code (Krishnan et al. 2023, M-SGC with bursts of
 one step) repeats only what was missed, within a window of W steps: (r + 1) W / (1 + (W - 1) (r + 1)) shares, less than
 2, and the sum of a step is whole W - 1 steps later.
+
+The authors' master does not know who is slow before it has waited 1 + mu times as long as the fastest replica took
+(mamaj/Sequential-Gradient-Coding-2, `perform_round` of 2_find_runtimes/multiplexed_sgc.py). A step with slow replicas
+that it does without therefore takes min(1 + mu, f).
 """
 
 from __future__ import annotations
@@ -77,8 +81,10 @@ def _rewrite(ledger: Ledger, knobs: Knobs) -> Ledger:
     traffic = tuple(replace(phase, replicated=phase.replicated * more) for phase in ledger.traffic)
     window = int(knobs["window"])
     late: Array = np.array([waiting_share(int(n), tolerated, window, slow) for n in replicas])[row]
+    without = -np.expm1(ledger.layouts["dp"] * np.log1p(-slow)) - late if slow < 1 else 1 - late
+    longer = knobs["factor"] - 1
     return replace(ledger, traffic=traffic, repeats=ledger.repeats * shares(tolerated, window),
-                   waits=ledger.waits + (knobs["factor"] - 1) * late)  # fmt: skip
+                   waits=ledger.waits + longer * late + min(knobs["patience"], longer) * without)  # fmt: skip
 
 
 def _enough(x: Columns, problem: Problem) -> NDArray[np.bool_]:
@@ -103,6 +109,8 @@ TECHNIQUE = Technique(
         Knob("window", 2, 1, 64, "steps within which missed work is repeated; 1: all work is repeated in every step"),
         Knob("slow", 0.0, 0, 1, "probability that a replica is slow in a step", whole=False),
         Knob("factor", 3, 1, 1000, "seconds of a slow replica over those of others", whole=False),
+        Knob("patience", 0.0, 0, 1000, "how much longer than the fastest replica takes a step waits before it does "
+             "without the slow ones, over those seconds (the paper's mu)", whole=False),
     ),
     neutral={"tolerated": 0, "slow": 0},
     needs=(Need(("dp",), _enough, "more replicas than it does without"),),

@@ -37,6 +37,9 @@ def _gradient_coding(workload: Workload, knobs: Knobs) -> str | None:
     if knobs["window"] != 1 and knobs["tolerated"]:
         return (f"its sums are whole in the step itself, and a window of {knobs['window']:g} makes them whole later: "
                 "`gradient-coding:window=1`")  # fmt: skip
+    if knobs["patience"] and knobs["tolerated"]:
+        return (f"a step goes on with the first that are done, and a patience of {knobs['patience']:g} waits longer: "
+                "`gradient-coding:patience=0`")  # fmt: skip
     return None
 
 

@@ -68,6 +68,24 @@ def test_a_step_waits_for_the_slowest_and_repeats_the_work() -> None:
     assert shown_s(coded, term) / (coded.step_s - shown_s(coded, term)) == pytest.approx(share + 2 * late_2)
 
 
+@pytest.mark.parametrize(("patience", "extra"), [(0.5, 0.5), (1, 1), (9, 2)])
+def test_a_step_waits_before_it_does_without_the_slow(patience: float, extra: float) -> None:
+    """Where one of 16 is slow the step takes 1 + mu times as long, but not longer than all; where more are, 3 times."""
+    asked = {"tolerated": 1, "window": 1, "slow": 0.1}
+    at_once, patient = (priced("dp16-mbs1-z0-rnone", {"gradient-coding": {**asked, "patience": some}}, **ASKED)
+                        for some in (0, patience))  # fmt: skip
+    term = "waiting for slow GPUs"
+    without = at_once.step_s - shown_s(at_once, term)
+    assert patient.step_s - at_once.step_s == pytest.approx(without * extra * 16 * 0.1 * 0.9**15)
+
+
+def test_patience_is_for_nothing_where_all_are_awaited() -> None:
+    alike = [priced("dp16-mbs1-z0-rnone", {"gradient-coding": {"tolerated": 0, "slow": slow, "patience": patience}},
+                    **ASKED).step_s for slow in (0.1, 1.0) for patience in (0, 1)]  # fmt: skip
+    assert alike[0] == pytest.approx(alike[1], rel=1e-12)
+    assert alike[2] == pytest.approx(alike[3], rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [

@@ -35,6 +35,7 @@ def planned(
         ({"diloco": {"bits": 8}}, {}, {}, UnsupportedError, "it sends 4, 16 or 32 bits per parameter, not 8"),
         ({"diloco": {"period": 5}}, {}, {}, UnsupportedError, "a delay of 5 steps is not below the period of 5"),
         ({"gradient-coding": {"window": 2}}, {}, {}, UnsupportedError, "a window of 2 makes them whole later"),
+        ({"gradient-coding": {"window": 1, "patience": 1}}, {}, {}, UnsupportedError, "a patience of 1 waits longer"),
         ({"gradient-coding": {"window": 1}}, {}, {"tp": 2}, NoFeasibleLayoutError, "replicas that drop out"),
         ({"1-bit-adam": {}}, {"optimizer": "sgd"}, {}, UnsupportedError, "it compresses AdamW's momentum, not sgd's"),
         ({"econtrol": {}}, {}, {}, UnsupportedError, "it does not train by econtrol"),
