@@ -180,7 +180,8 @@ def resolve(request: Request) -> Resolved:
     headroom.check_limit(workload.max_memory_bytes, cluster)
     headroom.check_headroom(request.workload.headroom, resolved.memory_bytes)
     of_model = [Notice("model", text) for text in model_warnings]
-    return replace(resolved, warnings=(*of_model, *cluster.warnings, *doubts(resolved)))
+    doubted = doubts(resolved.problem, cluster.gpu, target, asked="target" in request.origins)
+    return replace(resolved, warnings=(*of_model, *cluster.warnings, *doubted))
 
 
 def cluster_of(request: Request) -> ClusterSpec:
