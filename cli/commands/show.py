@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...errors import InputError, did_you_mean, nearest
+from ...errors import InputError, did_you_mean, listed, nearest
 from .. import catalogues
 from ..console import FORMAT_VERSION, Terminal
 from ..screens import listings as listings_screen
@@ -21,7 +21,10 @@ def _kind(name: str) -> catalogues.Kind:
     if kind := next((kind for kind in catalogues.KINDS if kind == name), None):
         return kind
     holders = [f"`meshwright show {kind} {name}`" for kind in catalogues.KINDS if _holds(kind, name)]
-    hint = did_you_mean(nearest(name, catalogues.KINDS), otherwise="`meshwright show --help` lists them")
+    known = f"they are {listed(catalogues.KINDS)}"
+    if not name:
+        raise UsageError("missing argument `KIND`: the catalogue to list", hint=known)
+    hint = did_you_mean(nearest(name, catalogues.KINDS), otherwise=known)
     raise UsageError(f"unknown catalogue `{name}`", hint=f"try {' or '.join(holders)}" if holders else hint)
 
 
@@ -50,7 +53,7 @@ Name = Annotated[
 
 def command(
     context: typer.Context,
-    kind: KindArgument,
+    kind: KindArgument = "",
     name: Name = None,
 ) -> None:
     """List known GPUs, models, model families, node types, targets, stacks, techniques or number formats; with a name,

@@ -158,11 +158,11 @@ def test_paths_that_no_file_can_have(
     assert (tmp_path / "loop").is_symlink() == (made is _loop)
 
 
-def test_a_complaint_of_the_parser_is_one_line() -> None:
-    """Typer lists the choices of an argument that is left out on lines of their own."""
+def test_show_alone_names_the_catalogues() -> None:
     result = run_here("show")
     assert result.code == 2
-    assert result.err.splitlines()[0].startswith("error: missing argument `KIND`. Choose from: gpus, models, ")
+    assert result.err.splitlines()[0] == "error: missing argument `KIND`: the catalogue to list"
+    assert "hint: they are gpus, models, families, " in result.err
 
 
 def test_layers_of_many_chunks_are_drawn_together(tmp_path: Path) -> None:
