@@ -22,6 +22,7 @@ FOREIGN = {
         "deepspeed/runtime/zero/config.py", "deepspeed/runtime/zero/offload_config.py",
         "deepspeed/runtime/zero/stage3.py", "deepspeed/runtime/precision_config.py", "deepspeed/runtime/pipe/module.py",
         "deepspeed/runtime/data_pipeline/constants.py", "deepspeed/moe/sharded_moe.py", "deepspeed/moe/mappings.py",
+        "deepspeed/moe/layer.py",
     ),
     "Megatron-LM": (
         "pretrain_gpt.py", "pretrain_hybrid.py", "examples/bert/pretrain_bert.py", "examples/t5/pretrain_t5.py",

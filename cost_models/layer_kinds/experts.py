@@ -15,7 +15,7 @@ from ..quantities.operations import Axis, Exchange, LayerOperations, MemoryTraff
 from ..quantities.shards import Shard
 from ..quantities.token_dispatch import distinct_share
 from ..specs.model import MixtureOfExperts
-from . import dense
+from . import dense, residual_experts
 from .dense import add_activation, add_dense, last_of_block
 
 # Seconds of a sum of rows over those of a copy of as many, by what sums (H200, torch 2.11: benchmarks/kernels_h200).
@@ -24,7 +24,7 @@ _SUM_OVER_COPY = {"fused": 1.0, "scatter_add": 4.3, "index_add": 9.1}
 
 def parameters(block: MixtureOfExperts, hidden: int) -> dict[str, int]:
     """Elements of the block: router = h·E (+ E), its factors = h + E, experts = E·(2 or 3)·h·f_e (+ biases), shared =
-    (2 or 3)·h·f_shared, shared_gate = h."""
+    (2 or 3)·h·f_shared (+ biases), shared_gate = h, coefficient = 2·(h + 1)."""
     counts = {"router": hidden * block.experts}
     if block.router_bias:
         counts["router_bias"] = block.experts
@@ -34,9 +34,12 @@ def parameters(block: MixtureOfExperts, hidden: int) -> dict[str, int]:
     if block.latent is not None:
         counts["latent"] = 2 * hidden * block.latent
     if block.shared_inner:
-        counts["shared"] = sum(dense.matrix_parameters(hidden, block.shared_inner, block.gated, False).values())
+        shared = dense.matrix_parameters(hidden, block.shared_inner, block.gated, block.expert_bias)
+        counts["shared"] = sum(shared.values())
     if block.shared_gate:
         counts["shared_gate"] = hidden
+    if block.residual:
+        counts["coefficient"] = residual_experts.parameters(hidden)
     return counts
 
 
@@ -59,6 +62,8 @@ def matrices(block: MixtureOfExperts, h: int) -> Iterator[tuple[Matrix, int]]:
             yield matrix, 1
     if block.shared_gate:
         yield Matrix(((1, h),), split=False), 1
+    if block.residual:
+        yield Matrix(((2, h),), split=False), 1
 
 
 def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts) -> None:
@@ -98,9 +103,16 @@ def add_experts(builder: Builder, ops: LayerOperations, block: MixtureOfExperts)
     ops.ep_overlap = shard.ep_overlap
     _add_dispatch(builder, ops, block, chosen, routed, rows)
     _add_duplicates(ops, w * width * _copies(block, local, 1.0), w * width * rows, shard)
+    _add_shared(builder, ops, block, local)
+
+
+def _add_shared(builder: Builder, ops: LayerOperations, block: MixtureOfExperts, tokens: Array) -> None:
+    """The shared experts, and the sum of their outputs and of those of routed ones where it has weights of its own."""
     if block.shared_inner:
         add_dense(builder, ops, float(block.shared_inner), block.gated, "shared")
         builder.add_tensor_parallel(ops, first=tag("shared"), last=last_of_block(builder, "shared"))
+    if block.residual:
+        residual_experts.add_weighed_sum(builder, ops, tokens)
 
 
 def _copies(block: MixtureOfExperts, tokens: Array, load: Array | float) -> Array:

@@ -31,7 +31,7 @@ GRADIENT_BYTES = 2.0  # of a gradient as the backward pass makes it
 # nf4: 4 bits and 0.127 bits of doubly quantised block constants (QLoRA, arXiv 2305.14314, section 3).
 BASE_WEIGHT_BYTES = {"bf16": 2.0, "int8": 1.0, "nf4": 4.127 / 8}
 REPLICATED = ("norms", "qk_norm", "router", "router_bias", "router_factors", "o_bias", "cross_o_bias", "cross_qk_norm",
-              "encoder_norm", "frontend", "modulation", "q_a", "kv_a", "shared_gate", "activation",
+              "encoder_norm", "frontend", "modulation", "q_a", "kv_a", "shared_gate", "coefficient", "activation",
               "latent", "streams", "stream_biases", "layer_input", "augmented", "index_q", "index_k", "index_norm",
               "index_weights")  # fmt: skip
 

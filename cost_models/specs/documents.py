@@ -17,6 +17,7 @@ _SILENT = {
     "router_normalised": True,
     "router_scale": 1.0,
     "choice_bias": False,
+    "residual": False,
     "router_factors": False,
     "branch_norms": False,
     "capacity_factor": None,

@@ -84,13 +84,15 @@ class MixtureOfExperts:
     top_k: int  # routed experts of a token
     expert_inner: int  # width of an expert
     gated: bool = True  # three matrices per expert
-    expert_bias: bool = False  # of all their matrices
+    expert_bias: bool = False  # of all matrices of routed and of shared experts
     router_bias: bool = False  # one per expert, of the router's product
     # Whether an expert's score has a number added for the choice alone, which no gradient moves (arXiv 2408.15664).
     choice_bias: bool = False
     shared_inner: int = 0  # width of all shared experts as one block, 0: none
     latent: int | None = None  # width that tokens are projected to before they go to experts, None: hidden (Nemotron 3)
     shared_gate: bool = False  # qwen2_moe: a learned scalar gate (hidden elements) on the shared expert
+    # Whether a layer of 2 (hidden + 1) elements weighs the outputs of shared and of routed experts (arXiv 2201.05596).
+    residual: bool = False
     router_factors: bool = False  # Gemma 4: a norm of the router's input with weights, a factor of each expert
     branch_norms: bool = False  # Gemma 4: three of the norms are of shared outputs and of routed in- and outputs
     groups: int = 1  # of neighbouring experts (DeepSeek-V2, arXiv 2405.04434, 2.2.2)

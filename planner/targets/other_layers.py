@@ -8,7 +8,7 @@ from ...cost_models.arrays import Mask
 from ...cost_models.layer_kinds.compressed_attention import CompressedAttention
 from ...cost_models.problem import Problem
 from ...cost_models.quantities.layer_operations import name_of
-from ...cost_models.specs.model import ModelSpec
+from ...cost_models.specs.model import MixtureOfExperts, ModelSpec
 from ..space.rules import Columns, Rule
 
 
@@ -21,7 +21,7 @@ def other_layers(model: ModelSpec, builder: str) -> list[str]:
 
 
 def parts_beside(model: ModelSpec) -> list[tuple[str, str]]:
-    """Field and name of each part of Gemma 3n that only transformers builds."""
+    """Field and name of each part of Gemma 3n that only transformers builds, and of DeepSpeed's own experts."""
     kinds, attentions, blocks = model.kinds, model.attentions, model.feed_forwards
     parts = {
         ("model.alternates", "residual streams that layers predict and correct (AltUp)"): model.alternates,
@@ -31,6 +31,10 @@ def parts_beside(model: ModelSpec) -> list[tuple[str, str]]:
         ("model.kinds.takes_keys", "layers that take the keys and values of an earlier one"):
             any(attention.takes_keys for attention in attentions),
         ("model.kinds.sparsity", "thresholds of gates"): any(getattr(block, "sparsity", 0.0) for block in blocks),
+        ("model.kinds.residual", "layer that weighs the outputs of shared and of routed experts"):
+            any(getattr(block, "residual", False) for block in blocks),
+        ("model.kinds.experts", "layers with different numbers of experts"):
+            len({block.experts for block in blocks if isinstance(block, MixtureOfExperts)}) > 1,
     }  # fmt: skip
     return [part for part, applies in parts.items() if applies]
 

@@ -10,6 +10,7 @@ from ...cost_models.quantities.params import total_parameters
 from ...cost_models.specs.model import Attention, FeedForward, Layer, Mixer, MixtureOfExperts, ModelSpec
 from ...cost_models.specs.vision import VisionTower
 from ..io.document import LineOf, no_line
+from .explicit_experts import chosen_layers, read_experts
 from .explicit_pattern import read_layers, read_mixers, read_pattern
 from .explicit_stacks import parts_of_ends, read_stacks
 from .fields import Fields
@@ -17,7 +18,6 @@ from .numerics import explicit_numerics
 from .vision import read_tower
 
 _MAX_LAYERS = 10_000
-_BRANCH_NORMS = 3  # of the outputs of shared and of routed experts, and of the input of the latter
 # Notes on a model in published tables; no cost depends on them.
 _NOTES = ("name", "family", "seq_len", "source")
 # Families whose factors, norms or parallel blocks these fields do not describe.
@@ -39,10 +39,8 @@ def read_explicit_form(
     partial_rotary_factor (1), norm_epsilon (1e-5), activation (silu where gated, else gelu),
     num_norms, unit_offset_norms (false), final_norm, embedding_norm, head_bias, dropout, mtp_layers, mtp_shared,
     sliding_window with window_layers (how many, or which), sink_attention, output_gate (false), `moe` {experts, topk,
-    expert_ffn, shared, shared_ffn, moe_layers (how many: the last ones, or which), shared_gate, router_bias,
-    router_factors, branch_norms, choice_bias, expert_bias, groups, top_groups (groups), router_scores (softmax or
-    sigmoid), router_normalised (true), router_scale (1), latent}, `mla` {kv_lora_rank, q_lora_rank,
-    qk_nope_head_dim, qk_rope_head_dim, v_head_dim}, `mixers` with `pattern` and `mtp_pattern` (explicit_pattern.py),
+    expert_ffn, ...} (explicit_experts.py), `mla` {kv_lora_rank, q_lora_rank, qk_nope_head_dim, qk_rope_head_dim,
+    v_head_dim}, `mixers` with `pattern` and `mtp_pattern` (explicit_pattern.py),
     encoders (explicit_stacks.py), and `tower` {model_type, vision_config, ...}, a vision tower in the words of a
     config.json (vision.py).
     params_b, where given, is compared with the sum (warning beyond 5 %).
@@ -126,7 +124,7 @@ def _layers(
         return _patterned(f, hidden, num_layers, bias, norms)
     attention = _attention(f, hidden, bias)
     windows = _windows(f, num_layers)
-    routed = _experts(f, num_layers)
+    routed = read_experts(f, num_layers)
     gated = f.flag("gated_mlp", True)
     dense = None
     if len(routed) < num_layers or f.has("ffn_hidden"):
@@ -159,8 +157,10 @@ def _patterned(
     if f.has("ffn_hidden"):
         gated = f.flag("gated_mlp", True)
         blocks["mlp"] = FeedForward(inner=f.count("ffn_hidden"), gated=gated, bias=f.flag("ffn_bias", bias))
-    if (routed := _experts(f, num_layers)) and isinstance(f.data.get("moe"), Mapping):
+    if (routed := read_experts(f, num_layers)) and isinstance(f.data.get("moe"), Mapping):
         blocks["experts"] = next(iter(routed.values()))
+        if isinstance(f.data["moe"].get("experts"), list):
+            f.problem("moe", "experts lists numbers, and all layers of `pattern` have as many", "give one number")
         if "moe_layers" in f.data["moe"]:
             f.problem("moe", "moe_layers repeats `pattern`", "leave it out")
     layers, windows = read_pattern(f, num_layers, blocks, norms), _windows(f, num_layers)
@@ -217,68 +217,12 @@ def _latent_attention(f: Fields, mla: Fields, plain: Attention) -> Attention:
     return latent
 
 
-def _chosen_layers(f: Fields, name: str, num_layers: int) -> list[int] | int:
-    """A field that holds a number of layers, or lists their indices."""
-    if isinstance(f.get(name), list):
-        return f.indices(name, num_layers) or []
-    return f.count(name, default=num_layers, minimum=0, maximum=num_layers)
-
-
 def _windows(f: Fields, num_layers: int) -> dict[int, int]:
     """Layer -> window. A number of window_layers is spread evenly, the first layer included (as gpt-oss alternates)."""
     size = f.optional_count("sliding_window")
-    chosen = _chosen_layers(f, "window_layers", num_layers)
+    chosen = chosen_layers(f, "window_layers", num_layers)
     if size is None:
         return {}
     if isinstance(chosen, int):
         chosen = [i for i in range(num_layers) if -(-(i + 1) * chosen // num_layers) > -(-i * chosen // num_layers)]
     return dict.fromkeys(chosen, size)
-
-
-def _experts(f: Fields, num_layers: int) -> dict[int, MixtureOfExperts]:
-    """Layer -> its experts. A number of moe_layers means the last ones: the first stay dense (as in DeepSeek)."""
-    moe = f.part("moe")
-    if moe is None:
-        return {}
-    inner = moe.count("expert_ffn")
-    shared = moe.count("shared", default=0, minimum=0)
-    groups, scores = moe.count("groups", default=1), moe.get("router_scores")
-    if scores not in (None, "softmax", "sigmoid"):
-        moe.problem("router_scores", f"`{scores}` is neither softmax nor sigmoid")
-    block = MixtureOfExperts(
-        experts=moe.count("experts"),
-        top_k=moe.count("topk"),
-        expert_inner=inner,
-        gated=f.flag("gated_mlp", True),
-        expert_bias=moe.flag("expert_bias", False),
-        router_bias=moe.flag("router_bias", False),
-        router_factors=moe.flag("router_factors", False),
-        branch_norms=moe.flag("branch_norms", False),
-        choice_bias=moe.flag("choice_bias", False),
-        shared_inner=moe.count("shared_ffn", default=shared * inner, minimum=0),
-        latent=moe.optional_count("latent"),
-        shared_gate=moe.flag("shared_gate", False),
-        groups=groups,
-        top_groups=moe.count("top_groups", default=groups),
-        router_scores="sigmoid" if scores == "sigmoid" else "softmax",
-        router_normalised=moe.flag("router_normalised", True),
-        router_scale=moe.number("router_scale", 1.0),
-    )
-    chosen = _chosen_layers(moe, "moe_layers", num_layers)
-    _check_experts(f, moe, block)
-    moe.reject_unknown()
-    f.absorb(moe)
-    layers = range(num_layers - chosen, num_layers) if isinstance(chosen, int) else chosen
-    return dict.fromkeys(layers, block)
-
-
-def _check_experts(f: Fields, moe: Fields, block: MixtureOfExperts) -> None:
-    groups = block.groups
-    if moe.sound and block.top_k > block.experts:
-        moe.problem("topk", f"{block.top_k} experts per token, but there are only {block.experts}")
-    if moe.sound and (block.experts % groups or block.top_groups > groups):
-        moe.problem("groups", f"{groups} groups, {block.top_groups} of them per token, of {block.experts} experts")
-    norms = f.count("num_norms", default=2, minimum=0)
-    if moe.sound and block.branch_norms and not (norms > _BRANCH_NORMS and block.shared_inner):
-        moe.problem("branch_norms", f"needs shared experts and {_BRANCH_NORMS} norms beside those of the blocks, "
-                    f"num_norms is {norms}")  # fmt: skip

@@ -30,8 +30,10 @@ _TASK = "--task"
 _HEADS = {"MNLI": (3, 1), "STS-B": (1, 1), "RACE": (1, 4),
           **dict.fromkeys(("QQP", "QNLI", "SST-2", "CoLA", "MRPC", "RTE"), (2, 1))}  # fmt: skip
 _SIZES = ("--micro-batch-size", "--global-batch-size")
-# Rows of the vocabulary files of BERT for English, by --tokenizer-type.
-_WORDS = {"BertWordPieceLowerCase": 30522, "BertWordPieceCase": 28996}
+# Rows of the vocabulary files of BERT for English, by --tokenizer-type. A file is read whatever the type is.
+_CASED = "BertWordPieceCase"
+_WORDS = {"BertWordPieceLowerCase": 30522, _CASED: 28996}
+_CASED_FILE = re.compile(r"bert[-_](base|large)[-_]cased")
 _SPECIAL = 2  # [BOS] and [EOS], which Megatron adds (megatron/tokenizer/tokenizer.py, _BertWordPieceTokenizer)
 _POSITIONS = "--position-embedding-type"
 
@@ -131,7 +133,8 @@ def _cannot(arguments: Arguments, name: str) -> dict[str, str]:
 def _vocabulary(arguments: Arguments) -> None:
     """Adds the table of tokens of BERT for English."""
     given = arguments.settings
-    words = _WORDS.get(str(given.get("--tokenizer-type", "BertWordPieceLowerCase")))
+    kind = given.get("--tokenizer-type", "BertWordPieceLowerCase")
+    words = _WORDS.get(_CASED if _CASED_FILE.search(str(given.get("--vocab-file", ""))) else str(kind))
     if words is not None:
         more = _SPECIAL + given.get("--vocab-extra-ids", 0)
         take(arguments, words + more, f"the {words:,} words of BERT for English and {more} more")

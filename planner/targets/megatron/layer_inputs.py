@@ -18,7 +18,7 @@ from ..argv import Arguments
 from ..cpu_offload import FACT
 from ..options import Entry, Facts, Settings
 from ..setup import Setup
-from . import expert_tokens
+from . import deepspeed_experts
 
 OPTION = "--distribute-saved-activations"
 OLDER, OF_DEEPSPEED = "--distribute-checkpointed-activations", "--partition-activations"
@@ -64,11 +64,11 @@ def _write(setup: Setup) -> Settings:
 
 def _read(settings: Settings, facts: Facts) -> Facts:
     shared: Facts = {TECHNIQUE.name: {}} if settings.get(OPTION) else {}
-    chosen = shared | expert_tokens.techniques(settings)
+    chosen = shared | deepspeed_experts.techniques(settings)
     return {FACT: chosen} if chosen else {}
 
 
-ENTRY = Entry((FACT,), (OPTION, expert_tokens.DROPS), _write, _read)
+ENTRY = Entry((FACT,), (OPTION, deepspeed_experts.DROPS), _write, _read)
 # For the techniques of a trainer: its needs are those of the technique.
 CAN: Mapping[str, Callable[[Problem, Mapping[str, float]], str | None]] = {
     TECHNIQUE.name: lambda problem, knobs: None

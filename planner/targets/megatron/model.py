@@ -7,7 +7,7 @@ from ....cost_models.specs.workload import Workload
 from ....errors import InputError
 from ..options import Entry, Facts, Settings, number, switch
 from ..setup import Setup
-from . import delta_net, feed_forward, hybrid, mtp, rope
+from . import deepspeed_experts, delta_net, feed_forward, hybrid, mtp, rope
 from .feed_forward import biased, blocks
 from .layer_patterns import pattern_text, read_pattern
 
@@ -158,7 +158,8 @@ def _moe_read(settings: Settings, facts: Facts) -> Facts:
         "router_normalised": not settings.get("--moe-router-pre-softmax") if scores == "softmax" else chosen > 1,
         "router_scale": settings.get("--moe-router-topk-scaling-factor") or 1.0,
     }  # fmt: skip
-    return {"model.moe": moe}
+    of_deepspeed = deepspeed_experts.of_layers(settings, moe["expert_ffn"])
+    return {"model.moe": moe | of_deepspeed, **({deepspeed_experts.ENGINE: True} if of_deepspeed else {})}
 
 
 def _router_adds(settings: Settings) -> bool:
@@ -247,7 +248,8 @@ MODEL = (
           ("--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size", "--moe-layer-freq",
            "--moe-shared-expert-intermediate-size", "--moe-shared-expert-gate", "--moe-router-enable-expert-bias",
            "--moe-router-num-groups", "--moe-router-group-topk", "--moe-router-score-function",
-           "--moe-router-pre-softmax", "--moe-router-topk-scaling-factor", "--moe-latent-size"),
+           "--moe-router-pre-softmax", "--moe-router-topk-scaling-factor", "--moe-latent-size",
+           *deepspeed_experts.OPTIONS),
           _moe_write, _moe_read),
     Entry(("workload.expert_capacity_factor",), ("--moe-expert-capacity-factor", "--moe-pad-expert-input-to-capacity"),
           _capacity_write, _capacity_read),

@@ -103,7 +103,7 @@ HARMLESS = (
     r"\w*fusion|masked-softmax|softmax-in-fp32|query-key-layer-scaling|no-bias|gradient-accumulation-fusion|finetune|"
     r"no-load|universal-checkpoint|abort-on|codecarbon|rampup|embedding-weights-in-fp32|create-moe-param-group|use-tutel|"
     r"moe-min-capacity|onnx|llama-model|jit|synchronize|override|cpu_torch_adam|pipeline-timers|curriculum|"
-    r"train-tokens|data-efficiency|repo-path|skip-train|numeric-match|post-validation|empty-unused\w*|"
+    r"train-tokens|data-efficiency|repo-path|numeric-match|post-validation|empty-unused\w*|"
     r"distributed-(backend|engine|timeout|port|run)|make-vocab|accumulate-allreduce|ring-exchange|answer|local_rank|"
     r"contigious-checkpointing|te|wandb|use-cpu|straggler|rotary-interleaved|scatter-gather|max-padding|keep-last|"
     r"temperature|out-seq-length|top[-_][kp]|input-len|repetition|reset|use-mpi|logs|fused|legacy-models|pretrain-script|"

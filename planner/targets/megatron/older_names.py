@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from ..argv import Arguments
 from ..option_lists import Option
 from . import (
+    deepspeed_experts,
+    deepspeed_stages,
     encoders,
     engine_json,
-    expert_tokens,
     layer_inputs,
     llama_forks,
     megablocks,
@@ -27,8 +28,6 @@ from . import (
     vocabulary,
     zero_bubble,
 )
-from .balanced_stages import balanced
-from .layer_patterns import pattern_text, stages_text
 
 FLAGS = (
     layer_inputs.OLDER, layer_inputs.OF_DEEPSPEED, layer_inputs.ON_HOST, "--checkpoint-activations",
@@ -46,7 +45,7 @@ NUMBERS = (
 )  # fmt: skip
 REALS = ("--layernorm-epsilon", "--moe-loss-coeff", "--moe-train-capacity-factor", "--zero-stage")
 WORDS = ("--task", "--layernorm-type", "--activation-func-type", "--activations-checkpoint-method", "--glu-activation",
-         "--attention-head-type", "--mlp-type", "--pp-partition-method", engine_json.CONFIG)  # fmt: skip
+         "--attention-head-type", "--mlp-type", deepspeed_stages.METHOD, engine_json.CONFIG)  # fmt: skip
 _REPLICAS = "--data-parallel-size-arg"  # Supercomputing-System-AI-Lab/Megatron-DeepSpeed
 _BALANCE, _GRANULARITY = "--moe-router-load-balancing-type", "--recompute-granularity"
 # core_v0.9.0, transformer_config.py: alltoall_seq is the exchange of today with tensor parallelism apart.
@@ -186,66 +185,6 @@ def _attention(arguments: Arguments) -> None:
     given.pop("--attention-head-type", None)
 
 
-def _experts(arguments: Arguments) -> None:
-    """Experts of Megatron-DeepSpeed: a list of counts, 1 for a dense block, in every other layer."""
-    given = arguments.settings
-    counts = given.get("--num-experts")
-    if isinstance(counts, list):
-        given["--num-experts"] = counts[0]
-        if len(set(counts)) > 1:
-            arguments.gap("--num-experts", "layers with different numbers of experts")
-    of_deepspeed = bool(given.get("--deepspeed"))
-    if given.get("--num-experts", 1) < 2 and (of_deepspeed or given.get("--num-experts") == 1):
-        arguments.unclear = [doubt for doubt in arguments.unclear if doubt.field != "--moe-expert-parallel-size"]
-        for name in ("--num-experts", "--expert-model-parallel-size", "--moe-aux-loss-coeff", "--expert-interval",
-                     "--moe-train-capacity-factor", "--moe-router-topk", "--enable-expert-tensor-parallelism",
-                     "--disable-moe-token-dropping", "--mlp-type"):  # fmt: skip
-            given.pop(name, None)
-        return
-    if not of_deepspeed:
-        given.pop("--mlp-type", None)
-        return
-    expert_tokens.modernise(arguments)
-    every = given.pop("--expert-interval", 2)
-    layers = given.get("--num-layers", 0)
-    if every > 1 and layers:
-        given["--moe-layer-freq"] = pattern_text([int((index + 1) % every == 0) for index in range(layers)])
-    given.setdefault("--moe-router-topk", 1)
-    tensor = given.pop("--enable-expert-tensor-parallelism", False)
-    given.setdefault("--expert-tensor-parallel-size", given.get("--tensor-model-parallel-size", 1) if tensor else 1)
-    capacity = given.pop("--moe-train-capacity-factor", 1.0)
-    if not given.pop("--disable-moe-token-dropping", False):
-        given.setdefault("--moe-expert-capacity-factor", capacity)
-    if given.pop("--mlp-type", "standard") != "standard":
-        arguments.gap("--mlp-type", "residual experts: a dense block beside the routed one")
-
-
-def _stages(arguments: Arguments) -> None:
-    """Megatron-DeepSpeed's own pipeline: whether it is used, and the partition of its layers."""
-    given = arguments.settings
-    if given.pop("--no-pipeline-parallel", None):
-        given["--pipeline-model-parallel-size"] = 1
-    method = str(given.pop("--pp-partition-method", "")).strip("'\"")
-    _divide(arguments, method)
-    if given.get("--pipeline-model-parallel-size", 1) == 1 or not method:
-        return
-    if method == "type:transformer|embedding":
-        given |= {"--account-for-embedding-in-pipeline-split": True, "--account-for-loss-in-pipeline-split": True}
-    elif method not in ("type:transformer", "uniform", "parameters"):
-        arguments.gap("--pp-partition-method", f"`{method}` is no division of a plan")
-
-
-def _divide(arguments: Arguments, method: str) -> None:
-    """DeepSpeed's stages of unlike numbers of layers."""
-    given = arguments.settings
-    layers, stages = given.get("--num-layers", 0), given.get("--pipeline-model-parallel-size", 1)
-    if given.get("--deepspeed") and 1 < stages < layers and layers % stages and method in ("", "type:transformer"):
-        sizes = balanced(layers, stages)
-        given["--pipeline-model-parallel-layout"] = stages_text(sizes)
-        arguments.notes.append(f"{layers} layers over pp {stages}: {max(sizes)} or {min(sizes)} a stage, as DeepSpeed "
-                               "divides them")  # fmt: skip
-
-
 def _sequence(arguments: Arguments) -> None:
     """Ulysses of DeepSpeed, under the names of context parallelism, and the older name of the length of a decoder."""
     length = arguments.settings.get("--encoder-seq-length")
@@ -276,7 +215,8 @@ def _batch(arguments: Arguments) -> None:
 _READERS: tuple[Callable[[Arguments], None], ...] = (
     other_releases.modernise,
     mindspeed.modernise, megablocks.modernise, llama_forks.modernise, older_hybrids.modernise, zero_bubble.modernise,
-    encoders.modernise, multimodal.modernise, _recompute, _names, _positions, _attention, _experts, _stages, _sequence,
+    encoders.modernise, multimodal.modernise, _recompute, _names, _positions, _attention, deepspeed_experts.modernise,
+    deepspeed_stages.modernise, _sequence,
     _replicas, engine_json.modernise, _batch,
     vocabulary.modernise,
 )  # fmt: skip

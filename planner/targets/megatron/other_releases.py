@@ -45,6 +45,7 @@ _NEUTRAL: Mapping[str, tuple[str, Any, str]] = {
     "--n-hash-layers": ("int", 0, "layers whose experts are chosen by tokens"),
     "--sparsity": ("str", "none", "sparse attention"),
     "--num-residual-streams": ("int", 1, "several residual streams"),
+    "--pipeline-1f1b-enable": ("int", 1, "another schedule"),
 }  # fmt: skip
 _EXTENDS, _SHARES, _SHARED = "--moe-extended-tp", "--enable-shared-expert", "--shared-moe-ffn-hidden-size"
 _RMS, _MULTIPLE, _WIDER = "--apply-layernorm-rms", "--multiple-of", "--hidden-dim-multiplier"
@@ -68,6 +69,7 @@ OPTIONS: Mapping[str, Option] = {
 # Regular expression of options that no plan has -> their effect.
 CHANGES: Mapping[str, str] = {
     r"--(ds-)?inference": "inference: no training",
+    r"--(skip-train|no-train|eval-only)": "it evaluates: no training",
     r"--pipeline-model-parallel-split-rank": "stages of an encoder before those of a decoder",
     r"--standalone-embedding-stage": "a stage for the embedding alone",
     r"--num-experts-switch": "experts of Switch, all of them on every rank",

@@ -24,7 +24,7 @@ from ..reading import Reading
 from ..scripts import read_arguments, read_scripts
 from ..setup import Setup
 from ..switch_options import rules_of
-from . import delta_net, document_degrees, encoders, expert_tokens, layer_inputs, multimodal, offload, switch_rules
+from . import deepspeed_experts, delta_net, document_degrees, encoders, layer_inputs, multimodal, offload, switch_rules
 from .cannot_build import cannot_build
 from .conflicts import EXCLUSIVE, conflicts
 from .environment import environment
@@ -182,9 +182,8 @@ def checkout(environment: Mapping[str, str]) -> str | None:
 
 
 def _read_only(facts: Facts) -> dict[str, Any] | None:
-    if expert_tokens.drops(facts):
-        return {"sequence_parallel": False, "schedule": "1f1b", "cp": 1, "offload": facts["offload"]}
-    return multimodal.compared_fields(facts) or encoders.compared_fields(facts)
+    readers = (deepspeed_experts, multimodal, encoders)
+    return next((fields for reader in readers if (fields := reader.compared_fields(facts))), None)
 
 
 CONFIG = LaunchConfig(

@@ -23,6 +23,8 @@ def holds(words: list[str]) -> bool | None:
 def tested(words: list[str], expander: Expander) -> tuple[bool | None] | None:
     """The status of a test, `(( ))`, `true` or `false`, alone in a tuple; None for another command."""
     name = posixpath.basename(words[0])
+    if name == "[" and words[-1] != "]":  # bash: missing `]`, status 2
+        return (False,)
     if name in ("[", "[[", "test"):
         return (holds(words[1 : len(words) - (name != "test")]),)
     if name == "((":

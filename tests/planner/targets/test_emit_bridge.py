@@ -11,7 +11,7 @@ from meshwright.planner.request.resolve import resolve
 from meshwright.planner.targets.check import check_files
 from meshwright.planner.targets.emit import LayoutRefusedError, emit
 from meshwright.planner.targets.facts import layout_of
-from meshwright.planner.targets.megatron import encoders, expert_tokens, layer_inputs, mindspeed
+from meshwright.planner.targets.megatron import deepspeed_experts, encoders, layer_inputs, mindspeed
 from meshwright.planner.targets.megatron import options as megatron_options
 from meshwright.planner.targets.megatron.multimodal import SEES
 from meshwright.planner.targets.megatron_bridge import peft
@@ -45,7 +45,7 @@ def test_every_argument_that_is_written_has_a_field() -> None:
         "--num-layers-per-virtual-pipeline-stage", "--outer-dp-sharding-strategy", "--padded-vocab-size",
         "--recompute-activations", "--torch-fsdp2-no-reshard-after-forward",
         "--use-rotary-position-embeddings", "--img-h", "--img-w", "--patch-dim", SEES,
-        expert_tokens.DROPS, layer_inputs.ON_HOST,
+        deepspeed_experts.DROPS, layer_inputs.ON_HOST,
     }  # fmt: skip
     assert set(BY_ARGUMENT) <= arguments
     adapters = set(peft.OPTIONS)  # their class is one option of the release

@@ -50,6 +50,14 @@ def test_t5_has_the_parameters_of_megatron(tmp_path: Path) -> None:
     assert str(found.layout) == "dp8-mbs4-z0-rnone"
 
 
+@pytest.mark.parametrize(
+    ("file", "words"), [("bert-large-cased-vocab.txt", 29184), ("bert-large-uncased-vocab.txt", 30720)]
+)
+def test_the_table_is_that_of_the_vocabulary_file(tmp_path: Path, file: str, words: int) -> None:
+    """28,996 or 30,522 words and 2 more in multiples of 128 x tp 2, whatever the tokenizer's type is."""
+    assert model_of(imported(tmp_path, f"{BERT.rstrip()} --vocab-file data/{file}")).vocab == words
+
+
 def test_bert_has_the_parameters_of_megatron(tmp_path: Path) -> None:
     """core/models/bert: types of tokens, a norm behind the stack and one in its head, a pooled head of two classes."""
     h, vocab = 1024, 30720  # 30,524 in multiples of 128 x tp 2

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from meshwright.planner.importing import Imported, import_config
-from meshwright.planner.targets.megatron.balanced_stages import balanced
 
 from meshwright.errors import InputError
 
@@ -325,24 +324,3 @@ def test_a_batch_that_the_json_states_otherwise(tmp_path: Path) -> None:
 def test_flexible_dispatch_is_deepep_by_default(tmp_path: Path) -> None:
     added = "--num-experts 8 --moe-token-dispatcher-type flex --moe-enable-deepep --moe-router-dtype fp32"
     assert imported(tmp_path, SMALL.format(program="pretrain_gpt.py") + added).settings["moe_dispatcher"] == "deepep"
-
-
-@pytest.mark.parametrize(("layers", "stages", "ends"), [
-    (126, 64, ([2, 2, 2], [2, 1, 1])), (70, 36, ([2, 2, 2], [2, 1, 1])), (10, 4, ([3, 3, 2], [3, 2, 2])),
-    (7, 3, ([3, 2, 2], [3, 2, 2])), (31, 4, ([8, 8, 8], [8, 8, 7])), (8, 4, ([2, 2, 2], [2, 2, 2])),
-])  # fmt: skip
-def test_stages_of_deepspeed(layers: int, stages: int, ends: tuple[list[int], list[int]]) -> None:
-    """Numbers that partition_balanced of DeepSpeed edaa7221 gives for two modules of no weight at each end."""
-    sizes = balanced(layers, stages)
-    assert (sizes[:3], sizes[-3:], sum(sizes), len(sizes)) == (*ends, layers, stages)
-
-
-def test_layers_that_deepspeed_divides(tmp_path: Path) -> None:
-    heredoc = 'cat <<E > ds.json\n{"train_batch_size": 16, "zero_optimization": {"stage": 1}}\nE\n'
-    command = SMALL.format(program="pretrain_gpt.py").replace("--num-layers 4", "--num-layers 7")
-    command += "--pipeline-model-parallel-size 4 "
-    found = imported(tmp_path, heredoc + command + "--deepspeed --deepspeed_config ds.json")
-    assert (found.gaps, found.stages) == ((), (2, 2, 2, 1))
-    assert "7 layers over pp 4: 2 or 1 a stage, as DeepSpeed divides them" in found.assumed
-    with pytest.raises(InputError, match="7 layers do not split over pp 4"):
-        imported(tmp_path, command)

@@ -22,6 +22,7 @@ SCRIPTS = {
     "loops": 'for i in 1 2 3; do T="$T $i"; done; n=0; while [ $n -lt 3 ]; do n=$((n+1)); done; show $T $n',
     "braces": 'for i in {3..1} {1..9..4} {08..10}; do show $i; done; show x{a,b}y {1..2}{c,d} "{1..2}" {x} {-1..1..0}',
     "functions": 'f() { local a=$1; shift; show "$a" "$@" $#; }; f one two "three four"',
+    "tests without their bracket": 'if [ 1 -eq 1]; then show a; else show b; fi; [ x = x && show c || show d',
     "printed by functions": 'f() { echo --a $1; if [ $1 -gt 1 ]; then echo --b; else echo --c; fi; '
                             '[[ $1 = 2 ]] && echo "2 3"; }; g() { echo $(f $1) --d; }; show $(f 2) $(f 1) "$(g 1)"',
     "eval": "cmd='show a \"b c\"'; eval $cmd; eval \"show $HOMELESS d\"",
