@@ -68,6 +68,8 @@ class Resumed:
 class Checkpoints:
     """The checkpoints of one run in `folder`. The last `keep` of them stay."""
 
+    saving = "saving the checkpoint of step {}"  # status of a rank meanwhile
+
     def __init__(
         self, states: States | Trainer, folder: Path, keep: int, group: dist.ProcessGroup | None = None,
         status: Status | None = None,
@@ -104,7 +106,7 @@ class Checkpoints:
     def store(self, step: int, contents: Sequence[Piece]) -> Saved:
         """Writes the given state of step `step`. Raises the errors of `save`."""
         started = time.perf_counter()
-        self.status.set(f"saving the checkpoint of step {step}")
+        self.status.set(self.saving.format(step))
         partial = self.folder / (PARTIAL + folder_name(step))
         try:
             # Each `_together` is also a barrier: no rank writes before the folder exists, digests are computed on

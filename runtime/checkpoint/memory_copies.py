@@ -53,6 +53,8 @@ class Room:
 class MemoryCopies(Checkpoints):
     """The copies of this rank and of the one before it in `folder`, which the ranks of a node share."""
 
+    saving = "copying the states of step {} to memory"
+
     def __init__(self, trainer: Trainer, folder: Path, *, timeout_s: float, done: int) -> None:
         """All ranks must construct it at the same time. done: finished steps; copies of later steps are removed."""
         group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))

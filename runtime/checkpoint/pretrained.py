@@ -133,7 +133,7 @@ class Pretrained:
     def _missing(self, name: str) -> FieldProblem:
         if name == self._in_file(self._head):
             return FieldProblem("is missing: the folder's model is tied, the plan's has a head of its own", field=name,
-                                hint="plan for the model of this folder: `--model FOLDER`")  # fmt: skip
+                                hint="plan for a tied model: `tie_word_embeddings: true` in config.json")  # fmt: skip
         return FieldProblem("is missing, the plan's model has it", field=name)
 
     @property

@@ -14,9 +14,11 @@ import torch
 from meshwright.cli.elastic import check_nodes
 from meshwright.planner.document.reading import load_plan
 from meshwright.runtime import reference
+from meshwright.runtime.checkpoint.checkpoint import StorageError
 from meshwright.runtime.checkpoint.manifest import NAME, PARTIAL, File, Manifest, folder_name, saved_in
 from meshwright.runtime.checkpoint.memory_copies import GENERATIONS, MemoryCopies, Room
 from meshwright.runtime.checkpoint.restore_copies import Pick, check_shared_memory, free_bytes, held, orders, restore
+from meshwright.runtime.checkpoint.slices import Piece
 from meshwright.runtime.job import Job
 from meshwright.runtime.nodes import Nodes
 from meshwright.runtime.parallel.mesh import build_mesh
@@ -108,6 +110,18 @@ def test_states_of_techniques_take_the_memory_that_was_planned(
     room, _ = copied(wanted, tmp_path, [1, 2], per_node=1)[0]
     taken = sum(path.stat().st_size for path in folder_of(tmp_path, room.node).rglob("*") if path.is_file())
     assert taken <= room.needed <= 3 * taken
+
+
+class Reporting(MemoryCopies):
+    """Fails with the status of a rank that copies."""
+
+    def _write(self, partial: Path, contents: Sequence[Piece]) -> None:
+        raise StorageError(self.status.doing)
+
+
+def test_the_status_of_a_rank_that_copies_names_the_copy(tmp_path: Path) -> None:
+    _, events = copied(job("dp2-mbs1-z0-rnone", **HOW), tmp_path, [1], per_node=1, kind=Reporting)[0]
+    assert events == [{"event": "not_copied", "step": 1, "reason": "copying the states of step 1 to memory"}]
 
 
 @pytest.mark.parametrize("lost", [1, 2])

@@ -312,6 +312,15 @@ def test_a_folder_that_does_not_fit_is_refused(fault: str, llama_folder: Path, t
     assert caught.value.hint
 
 
+def test_the_hint_on_a_folder_without_a_head_is_to_tie_the_plan(llama_folder: Path, tmp_path: Path) -> None:
+    """The config of the folder has no tied head, so that a new plan for the folder would not help."""
+    folder = Path(shutil.copytree(llama_folder, tmp_path / "folder"))
+    FAULTS["tied"][0](folder)
+    with pytest.raises(InputError) as caught:
+        Pretrained(folder, spec_of(CASES["llama"].data()))
+    assert caught.value.hint == "plan for a tied model: `tie_word_embeddings: true` in config.json"
+
+
 def test_an_untied_folder_is_refused_for_a_tied_plan(llama_folder: Path) -> None:
     tied = replace(spec_of(CASES["llama"].data()), tied_embeddings=True)
     with pytest.raises(InputError, match=f"{_HEAD}: differs from model.embed_tokens.weight: the folder's model is unt"):
