@@ -57,9 +57,10 @@ def of_target(target: Target) -> Format | None:
         return None
 
     def compared(facts: Facts) -> Compared:
+        stack = config.stack_of(facts) or target.stack
         if (fixed := config.read_only(facts)) is not None:
-            return Compared("any", {"stack": target.stack, "fix": fixed})
-        return on_stack(target.stack) if facts.keys() & {LORA, ROUNDING} else Compared(target.name)
+            return Compared("any", {"stack": stack, "fix": fixed})
+        return on_stack(stack) if facts.keys() & {LORA, ROUNDING} else Compared(target.name)
 
     return Format(
         name=config.import_format, framework=target.framework, read=config.import_files, table=config.table,

@@ -49,6 +49,8 @@ class LaunchConfig:
     # Facts -> the fixed fields of the layouts that a model is compared with which the framework trains and `emit` does
     # not write; None for a model that it writes.
     read_only: Callable[[Facts], Mapping[str, Any] | None] = lambda facts: None
+    # The stack of a config that another engine runs; "": that of the target.
+    stack_of: Callable[[Facts], str] = lambda facts: ""
     parser: FrameworkParser
 
     def for_script(self, option: str) -> bool:

@@ -14,6 +14,7 @@ from ....cost_models.techniques.duplicate_token_dropping import TECHNIQUE
 from ....errors import FieldProblem
 from ..argv import Arguments
 from ..options import Facts, Settings
+from . import engine_json
 from .layer_patterns import pattern_text
 
 # Of no release: set where a script runs DeepSpeed's experts with tensor parallelism and whole sequences, and the number
@@ -121,7 +122,7 @@ def compared_fields(facts: Facts) -> dict[str, Any] | None:
         return None
     drops = TECHNIQUE.name in facts.get("workload.techniques", {})
     held = {"tp": 1} if facts["model.moe"].get("residual") else {"sequence_parallel": False} if drops else {}
-    return {**held, "schedule": "1f1b", "cp": 1, "offload": facts["offload"]}
+    return {**(engine_json.compared_fields(facts) or {}), **held}
 
 
 OPTIONS = (_KIND, OF_LAYERS)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from ..argv import Arguments
 from ..cpu_offload import FACT
 from ..deepspeed.compression import without_rounding
 from ..deepspeed.target import CONFIG as DEEPSPEED
 from ..option_lists import option_list
-from ..options import Settings
+from ..options import Entry, Facts, Settings
 from ..reading import read_facts
 
 # The option that names DeepSpeed's JSON.
@@ -28,6 +29,11 @@ _SHARDED: Mapping[int, Settings] = {
     3: {"--use-distributed-optimizer": True, "--use-megatron-fsdp": True,
         "--data-parallel-sharding-strategy": "optim_grads_params"},
 }  # fmt: skip
+
+# The setting and the fact of the software that runs instead of Megatron Core: a version of profiles/catalogue/stacks.
+_STACK, STACK = "--deepspeed", "stack_of_engine"
+_PLAIN, _FLASH = "megatron-deepspeed-2022", "megatron-deepspeed-flash2"
+_FLASH_OPTION = "--use-flash-attn"  # and those of DeepSpeed's fork with another end: -v2, -triton, -builder
 
 # Fact of the JSON -> the option of the command that states it, too.
 _SAME = {"workload.global_batch": "--global-batch-size", "micro_batch": "--micro-batch-size"}
@@ -55,7 +61,9 @@ def modernise(arguments: Arguments) -> None:
         arguments.notes.append("bf16 at ZeRO stage 0: its pipeline runs DeepSpeed's BF16_Optimizer, which shards "
                                "states as stage 1 does")  # fmt: skip
     arguments.replace("--zero-stage", _SHARDED.get(int(stage), {}))
-    arguments.notes.append("the engine is DeepSpeed: its messages are priced as those of Megatron's own optimizer")
+    flash = any(name.startswith(_FLASH_OPTION) for name in (*given, *arguments.unknown))
+    given[_STACK] = _FLASH if flash else _PLAIN
+    arguments.notes.append(f"the engine is DeepSpeed: priced on the stack {given[_STACK]}")
 
 
 def _json_of(texts: Mapping[str, str], name: str) -> str | None:
@@ -97,3 +105,18 @@ def _check_precision(arguments: Arguments, precision: str) -> None:
     stated = next((name for name in ("bf16", "fp16") if arguments.settings.get(f"--{name}")), "fp32")
     if precision in ("bf16", "fp16") and precision != stated:
         arguments.gap(CONFIG, f"it trains in {precision}, the command in {stated}")
+
+
+def compared_fields(facts: Facts) -> dict[str, Any] | None:
+    """The fields that layouts are compared with, on the stack of DeepSpeed: its pipeline runs 1F1B, with the states of
+    ZeRO-1 at most, and its modules are recomputed as the script has it. None for other scripts."""
+    if STACK not in facts:
+        return None
+    states = {"pp": 1} if facts["zero"] > 1 else {"zero": facts["zero"]}
+    recompute = facts.get("recompute", {})
+    held = {"recompute": recompute.get("mode", "none"), "recompute_layers": recompute.get("layers", 0)}
+    return {**states, **held, "schedule": "1f1b", "cp": facts["cp"], "offload": facts["offload"]}
+
+
+ENTRY = Entry((STACK,), (_STACK,), lambda setup: {},
+              lambda settings, facts: {STACK: settings[_STACK]} if _STACK in settings else {})  # fmt: skip

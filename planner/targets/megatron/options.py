@@ -16,7 +16,7 @@ from ..option_lists import OptionList
 from ..options import Entry, Facts, NoCounterpartError, Settings, Table, number
 from ..setup import Setup
 from ..switch_options import entries_of
-from . import encoders, layer_inputs, mindspeed, multimodal, offload
+from . import encoders, engine_json, layer_inputs, mindspeed, multimodal, offload
 from .model import MODEL
 from .muon import LAYER_WISE
 from .stages import GROUP_SIZE, group_read, group_write, pipeline_read, pipeline_write
@@ -232,7 +232,7 @@ LAYOUT = (
 def table(release: OptionList | None) -> Table:
     """The table of a release (None: the newest)."""
     switches = entries_of("megatron", release, axes=offload.FIELDS)
-    return Table((*MODEL, *LAYOUT, encoders.ENTRY, multimodal.ENTRY, mindspeed.ENTRY, *switches))
+    return Table((*MODEL, *LAYOUT, encoders.ENTRY, multimodal.ENTRY, mindspeed.ENTRY, engine_json.ENTRY, *switches))
 
 
 TABLE = table(None)

@@ -24,7 +24,17 @@ from ..reading import Reading
 from ..scripts import read_arguments, read_scripts
 from ..setup import Setup
 from ..switch_options import rules_of
-from . import deepspeed_experts, delta_net, document_degrees, encoders, layer_inputs, multimodal, offload, switch_rules
+from . import (
+    deepspeed_experts,
+    delta_net,
+    document_degrees,
+    encoders,
+    engine_json,
+    layer_inputs,
+    multimodal,
+    offload,
+    switch_rules,
+)
 from .cannot_build import cannot_build
 from .conflicts import EXCLUSIVE, conflicts
 from .environment import environment
@@ -182,7 +192,7 @@ def checkout(environment: Mapping[str, str]) -> str | None:
 
 
 def _read_only(facts: Facts) -> dict[str, Any] | None:
-    readers = (deepspeed_experts, multimodal, encoders)
+    readers = (deepspeed_experts, multimodal, encoders, engine_json)
     return next((fields for reader in readers if (fields := reader.compared_fields(facts))), None)
 
 
@@ -199,6 +209,7 @@ CONFIG = LaunchConfig(
                     exclusive=EXCLUSIVE, harmless=HARMLESS, other_program=other_program),
     read_together=read_scripts,
     read_only=_read_only,
+    stack_of=lambda facts: str(facts.get(engine_json.STACK, "")),
     parser=FrameworkParser(
         script=Path(__file__).with_name("parser.py"), case=_parser_case, modules=("torch",), source=checkout
     ),

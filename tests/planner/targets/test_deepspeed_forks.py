@@ -48,6 +48,30 @@ def test_dropped_duplicates_are_compared_with_layouts_that_deepspeed_runs(tmp_pa
     assert {name: request.fix[name] for name in ("sequence_parallel", "cp")} == {"sequence_parallel": False, "cp": 1}
 
 
+@pytest.mark.parametrize(("option", "stack"), [
+    ("", "megatron-deepspeed-2022"), ("--use-flash-attn", "megatron-deepspeed-flash2"),
+    ("--use-flash-attn-v2", "megatron-deepspeed-flash2"),
+])  # fmt: skip
+def test_deepspeeds_engine_is_priced_on_its_own_stack(tmp_path: Path, option: str, stack: str) -> None:
+    found = imported(tmp_path, f"{DEEPSPEED} {option}")
+    assert (found.request.target, found.request.stack) == ("any", stack)
+    assert f"the engine is DeepSpeed: priced on the stack {stack}" in found.assumed
+    of_megatron = imported(tmp_path, f"torchrun --nproc_per_node 8 PROGRAM {SIZES} {option}")
+    assert (of_megatron.request.target, of_megatron.request.stack) == ("megatron", None)
+
+
+@pytest.mark.parametrize(("options", "fixed"), [
+    ("--zero-stage 1", {"zero": 1, "recompute": "none"}), ("--zero-stage 3", {"pp": 1, "recompute": "none"}),
+    ("--zero-stage 0 --checkpoint-activations", {"zero": 1, "recompute": "full"}),
+])  # fmt: skip
+def test_layouts_that_deepspeeds_engine_runs(tmp_path: Path, options: str, fixed: dict[str, object]) -> None:
+    """No pipeline with the states of ZeRO-2 and 3, no interleaved one, and the recomputation of the script."""
+    text = f"deepspeed --num_nodes 1 --num_gpus 8 PROGRAM {SIZES} --deepspeed {options}"
+    fix = imported(tmp_path, text).request.fix
+    assert {name: fix[name] for name in ("schedule", *fixed)} == {"schedule": "1f1b", **fixed}
+    assert ("pp" in fix) == ("pp" in fixed)
+
+
 @pytest.mark.parametrize(("replicas", "fields"), [(4, ()), (8, ("--data-parallel-size-arg",))])
 def test_replicas_that_a_fork_states(tmp_path: Path, replicas: int, fields: tuple[str, ...]) -> None:
     text = f"{DEEPSPEED} --tensor-model-parallel-size 2 --data-parallel-size-arg {replicas}"
