@@ -10,7 +10,7 @@ import pytest
 from meshwright.planner.drivers.watch import Watch
 from meshwright.planner.space.tree import Count
 
-from ..snapshots import ROOT, check, run_here, run_terminal
+from ..snapshots import ROOT, check, run_here, run_terminal_here
 
 LLAMA: dict[str, Any] = json.loads((ROOT / "tests/data/configs/llama-3.1-8b.json").read_text())
 CLUSTER = ["--cluster", "dgx-h100:2"]
@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
     ],
 )
 def test_message_and_exit_code(name: str, args: list[str], code: int, folder: Path) -> None:
-    piped, terminal = run_here("plan", *args, cwd=folder), run_terminal("plan", *args, cwd=folder)
+    piped, terminal = run_here("plan", *args, cwd=folder), run_terminal_here("plan", *args, cwd=folder)
 
     assert (code, "") == (piped.code, piped.out)
     assert code == terminal.code

@@ -15,7 +15,7 @@ import pytest
 from meshwright.cli import main as cli
 from meshwright.cli.settings import UsageError, extract
 
-from ..snapshots import ROOT, check, environment, run, run_here, run_terminal
+from ..snapshots import ROOT, check, environment, run, run_here, run_terminal, run_terminal_here
 
 HEAVY = ("torch", "pulp", "networkx", "scipy", "matplotlib", "numpy", "pydantic", "rich", "typer", "yaml")
 
@@ -30,9 +30,9 @@ def test_help_is_the_same_with_and_without_a_terminal() -> None:
 
 @pytest.mark.parametrize("name", list(cli.COMMANDS))
 def test_help_of_each_command(name: str) -> None:
-    result = run(*name.split(), "--help")
+    result = run_here(*name.split(), "--help")
     check(f"help-{name.replace(' ', '-')}", result)
-    assert result.out == run(*name.split(), "-h").out
+    assert result.out == run_here(*name.split(), "-h").out
     assert "Example" in result.out
     assert max(map(len, result.out.splitlines())) <= 80
 
@@ -72,13 +72,13 @@ def test_version() -> None:
     ],
 )
 def test_usage_errors(name: str, args: list[str]) -> None:
-    piped, shown = run(*args), run_terminal(*args)
+    piped, shown = run_here(*args), run_terminal_here(*args)
     check(f"error-{name}", piped)
     check(f"error-{name}-terminal", shown)
     assert piped.code == shown.code == 2
     assert "\x1b" not in piped.err
     assert "\x1b" in shown.out
-    document = json.loads(run("--json", *args).out)
+    document = json.loads(run_here("--json", *args).out)
     assert document["kind"] == "error"
     assert document["code"] == "usage"
     assert document["message"] in piped.err
@@ -113,14 +113,14 @@ def test_environment_variables_are_weaker_than_options() -> None:
     ],
 )
 def test_colours_when_piped(env: dict[str, str], args: list[str], colored: bool) -> None:
-    shown, failed = run("show", "gpus", *args, env=env), run("plam", *args, env=env)
+    shown, failed = run_here("show", "gpus", *args, env=env), run_here("plam", *args, env=env)
     assert ("\x1b" in shown.out) == colored
     assert ("\x1b" in failed.err) == colored
 
 
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"MESHWRIGHT_COLOR": "never"}])
 def test_no_colour_on_a_terminal_that_asks_for_none(env: dict[str, str]) -> None:
-    assert "\x1b" not in run_terminal("show", "gpus", env=env).out
+    assert "\x1b" not in run_terminal_here("show", "gpus", env=env).out
 
 
 def test_our_bug_is_exit_3_with_the_traceback_in_a_file(
@@ -213,7 +213,7 @@ def completed(shell: str, words: str) -> set[str]:
     env = {"_MESHWRIGHT_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": words}
     env |= {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)} if shell == "bash" else {}
     env |= {"_TYPER_COMPLETE_FISH_ACTION": "get-args"} if shell == "fish" else {}
-    out = run(env=env).out
+    out = run_here(env=env).out
     if shell == "zsh":
         return {word for word, _ in re.findall(r'"([^"]+)"(:"[^"]*")?', out)}
     return {line.partition("\t")[0] for line in out.splitlines()}
