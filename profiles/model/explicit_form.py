@@ -129,11 +129,12 @@ def _layers(
     dense = None
     if len(routed) < num_layers or f.has("ffn_hidden"):
         dense = FeedForward(inner=f.count("ffn_hidden"), gated=gated, bias=f.flag("ffn_bias", bias))
+    windowed = {window: replace(attention, window=window) for window in {None, *windows.values()}}
     layers = []
     for index in range(num_layers):
         block = routed.get(index) or dense or FeedForward(inner=1)
-        windowed = replace(attention, window=windows.get(index))
-        layers.append(Layer(attention=windowed, feed_forward=block, num_norms=num_norms, norm_bias=norm_bias))
+        seen = windowed[windows.get(index)]
+        layers.append(Layer(attention=seen, feed_forward=block, num_norms=num_norms, norm_bias=norm_bias))
     if f.has("mtp_pattern"):
         f.problem("mtp_pattern", "goes with `pattern`: without one, a module is a layer as the last of the model")
     return layers, []
