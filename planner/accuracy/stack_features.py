@@ -78,7 +78,8 @@ def with_features(stack: StackSpec, features: Mapping[str, Any], row: Notes) -> 
         row.assume("loss kernel of the stack's family (not stated)")
     if "grad_reduce_dtype" not in settings:
         row.assume("gradient dtype of the stack's family (not stated)")
-    return replace(with_switches(stack, settings), **_routing(features))
+    switched, routing = with_switches(stack, settings), _routing(features)
+    return replace(switched, **routing) if routing else switched
 
 
 def switched_layout(layout: Layout, features: Mapping[str, Any]) -> Layout:

@@ -35,5 +35,12 @@ def with_switches(stack: StackSpec, settings: Settings) -> StackSpec:
         raise KeyError(f"no such switch: {', '.join(sorted(unknown))}")
     for name, switch in SWITCHES.items():
         if name in settings and not switch.axis:
-            stack = replace(stack, **switch.changes(stack, settings[name]))
+            changes = switch.changes(stack, settings[name])
+            if not all(_same(getattr(stack, field), value) for field, value in changes.items()):
+                stack = replace(stack, **changes)
     return stack
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether both are written alike: 6 and 6.0 are not."""
+    return type(one) is type(other) and one == other
