@@ -12,19 +12,20 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from meshwright.cost_models.rates.rates import STACK_FIELDS
+from meshwright.cost_models.rates.rates import STACK_FIELDS, Rates
 from meshwright.planner.accuracy import interval_fit
 from meshwright.planner.accuracy.batch_pricing import Batch, Batches, ledger_of, rates_of
 from meshwright.planner.accuracy.cross_validation import Runs, left_out, study
 from meshwright.planner.accuracy.fit import SCATTER, Fitter, fit, loss, weights
 from meshwright.planner.accuracy.reserve_fit import PLACE
 from meshwright.planner.accuracy.row import Case
-from meshwright.planner.accuracy.runs import Problems, read_cases, shipped_files
-from meshwright.planner.accuracy.validate import predict, validate
+from meshwright.planner.accuracy.validate import predict
 from meshwright.planner.evaluation import intervals
 from meshwright.profiles.rates import calibration, constants
 from meshwright.profiles.rates.calibration import PRIORS, Calibration
 from meshwright.profiles.stack import load as stacks
+
+from .shipped import shipped_cases, shipped_summary
 
 Maker = Callable[[str], constants.Constant]
 
@@ -42,14 +43,13 @@ ATTENTION = kind("accelerator", ("assumptions", "training_factor", "{}", "attent
 
 
 @cache
-def shipped_cases() -> tuple[Case, ...]:
-    found = list(read_cases(shipped_files(), Problems([])))
-    return tuple(case for case in found if case.scored and case.measured.step_s)
+def timed_cases() -> tuple[Case, ...]:
+    return tuple(case for case in shipped_cases() if case.scored and case.measured.step_s)
 
 
 @pytest.fixture(scope="module")
 def cases() -> Sequence[Case]:
-    return shipped_cases()
+    return timed_cases()
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +83,9 @@ def test_every_constant_moves_a_run(cases: Sequence[Case]) -> None:
     for constant in constants.constants():
         runs = [case for case in cases if constants.touches(constant, case.stack_name, case.cluster)]
         fitted = constants.calibration_at([constant], [1.0], PRIORS, "fitted")
-        moved = (predict_at(case, PRIORS) != predict_at(case, fitted) for case in runs)
+        batches = (Batch([case], [0], PRIORS) for case in runs)
+        moved = (batch.seconds(fitted, store=False) != batch.seconds_at_reference for batch in batches)
         assert any(moved), constant.name
-
-
-def predict_at(case: Case, fitted: Calibration) -> float:
-    return float(Batch([case], [0], fitted).seconds_at_reference[0])
 
 
 @pytest.mark.parametrize("constant", constants.constants(), ids=lambda c: c.name)
@@ -138,14 +135,22 @@ def test_a_batch_prices_as_its_runs_do(few: Sequence[Case]) -> None:
     assert batches.seconds(fitted) == pytest.approx(again)
 
 
+@pytest.fixture(scope="module")
+def operations(few: Sequence[Case]) -> list[tuple[Case, Rates, str]]:
+    """Runs with their rates, and their operations as a text."""
+    rates = [rates_of(case, PRIORS) for case in few]
+    return [(case, each, repr(ledger_of([case], each).tables.operations))
+            for case, each in zip(few, rates, strict=True)]  # fmt: skip
+
+
 @pytest.mark.parametrize("name", sorted(STACK_FIELDS - {"sources"}))
-def test_rate_fields_leave_the_operations_as_they_are(few: Sequence[Case], name: str) -> None:
+def test_rate_fields_leave_the_operations_as_they_are(
+    operations: Sequence[tuple[Case, Rates, str]], name: str
+) -> None:  # fmt: skip
     """Otherwise a calibration would price operations of another stack."""
-    for case in few:
-        rates = rates_of(case, PRIORS)
+    for case, rates, text in operations:
         other = replace(rates, stack=replace(rates.stack, **{name: getattr(rates.stack, name) * 0.5 + 0.1}))
-        ones, twos = (ledger_of([case], each).tables.operations for each in (rates, other))
-        assert repr(ones) == repr(twos)
+        assert repr(ledger_of([case], other).tables.operations) == text
 
 
 def test_derivatives_skip_only_what_cannot_move(few: Sequence[Case]) -> None:
@@ -184,7 +189,7 @@ def test_loss_by_hand() -> None:
 def test_planted_constants_come_back(planted: list[float]) -> None:
     """Times made by the model itself; runs weigh so much that the prior hardly pulls."""
     chosen = [THROUGHPUT("megatron-core"), ATTENTION("b200-sxm-180gb"), LAUNCHES("megatron-core")]
-    runs = [case for case in shipped_cases() if case.source.startswith("MooreThreads/SimuMax")]
+    runs = [case for case in timed_cases() if case.source.startswith("MooreThreads/SimuMax")]
     fitter = Fitter(runs, chosen, PRIORS, "fitted")
     truth = np.log(Batches(runs, PRIORS).seconds(fitter.at(np.array(planted))))
     found = fit(fitter, truth, np.full(len(runs), 1e6))
@@ -305,7 +310,7 @@ def test_what_ships_is_what_the_fit_gives(shipped_fit: tuple[Fitter, np.ndarray,
 @pytest.mark.slow
 def test_intervals_cover_what_they_claim() -> None:
     """Of all shipped runs, each predicted by the shipped fit; the factors come from fits without them."""
-    coverage = validate().summary.coverage
+    coverage = shipped_summary().coverage
     assert coverage is not None
     assert 0.85 <= coverage.covered <= 0.95
 

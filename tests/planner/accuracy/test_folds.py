@@ -16,20 +16,18 @@ from meshwright.planner.accuracy.fold_report import LEFT_OUT_FILE, FoldReport, f
 from meshwright.planner.accuracy.folds import Cell, cell_of, cells
 from meshwright.planner.accuracy.reserve_fit import reserve_share
 from meshwright.planner.accuracy.row import Case
-from meshwright.planner.accuracy.runs import Problems, read_cases, shipped_files
 from meshwright.planner.accuracy.ship import interval_text, left_out_text, ship, shipped_text
-from meshwright.planner.accuracy.validate import validate
 from meshwright.planner.evaluation import intervals
 from meshwright.profiles.rates import calibration, constants
 from meshwright.profiles.rates.calibration import PRIORS
 
 from ...snapshots import ROOT, run_here
+from .shipped import shipped_cases, shipped_summary
 
 
 @pytest.fixture(scope="module")
 def cases() -> Sequence[Case]:
-    found = read_cases(shipped_files(), Problems([]))
-    return [case for case in found if case.scored and case.measured.step_s]
+    return [case for case in shipped_cases() if case.scored and case.measured.step_s]
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +38,8 @@ def report() -> FoldReport:
 @pytest.mark.slow
 def test_the_fit_reproduces_what_ships() -> None:
     """A minute. After a change of prices: `python -m meshwright.planner.accuracy.ship`."""
-    found, cases = ship(), list(read_cases(shipped_files(), Problems([])))
-    assert shipped_text(found, reserve_share(cases)) == calibration.SHIPPED_FILE.read_text(encoding="utf-8")
+    found = ship()
+    assert shipped_text(found, reserve_share(shipped_cases())) == calibration.SHIPPED_FILE.read_text(encoding="utf-8")
     assert left_out_text(found) == LEFT_OUT_FILE.read_text(encoding="utf-8")
 
 
@@ -53,7 +51,7 @@ def test_the_intervals_are_those_of_the_runs_left_out() -> None:
 
 
 def test_the_readme_has_the_errors(report: FoldReport) -> None:
-    shipped = validate(shipped_files()).summary
+    shipped = shipped_summary()
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for errors in (report.step_time["core"], shipped.step_time.core):
         assert errors is not None
@@ -144,12 +142,15 @@ def test_a_cell_that_is_far_off_widens_no_interval_of_its_own(cases: Sequence[Ca
 
 
 @pytest.mark.slow
-def test_the_command_prints_the_folds(tmp_path: Path, report: FoldReport) -> None:
+def test_the_command_prints_the_folds(
+    tmp_path: Path, report: FoldReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown = run_here("validate", "--folds", cwd=tmp_path)
     assert shown.code == 0
     core = report.step_time["core"]
     assert re.search(rf"core +{core.count} +{100 * core.median:.1f} +{100 * core.mean:.1f}", shown.out)
     assert "order within a source" in shown.out
+    monkeypatch.setattr("meshwright.planner.accuracy.fold_report.fold_report", lambda progress: report)
     document = json.loads(run_here("validate", "--folds", "--json", cwd=tmp_path).out)
     assert document["kind"] == "validation-folds"
     assert document["coverage"]["experts"]["covered"] == pytest.approx(report.coverage["experts"].covered)

@@ -13,7 +13,7 @@ from meshwright.planner.accuracy import other_hardware
 from meshwright.planner.accuracy.calibrate import Used
 from meshwright.planner.accuracy.folds import Cell, cell_of
 from meshwright.planner.accuracy.row import Case
-from meshwright.planner.accuracy.runs import Problems, read_cases, shipped_files
+from meshwright.planner.accuracy.runs import Problems, read_cases
 from meshwright.planner.accuracy.validate import validate
 from meshwright.profiles.io import registry
 from meshwright.profiles.rates import calibration, constants
@@ -22,6 +22,7 @@ from meshwright.profiles.rates.device_rates import surfaces_for
 from meshwright.profiles.rates.reference_devices import generation
 
 from ...snapshots import ROOT, run_here
+from .shipped import shipped_cases
 
 MOST_CONSTANTS = 30
 
@@ -46,7 +47,7 @@ def test_constants_are_few() -> None:
 
 def test_runs_on_nvidia_gpus_are_not_moved() -> None:
     other = constants.constants(table=constants.OTHER_TABLE)
-    for case in read_cases(shipped_files(), Problems([])):
+    for case in shipped_cases():
         assert not any(constants.touches(constant, case.stack_name, case.cluster) for constant in other), case.id
 
 

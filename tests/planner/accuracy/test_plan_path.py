@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from meshwright.planner.accuracy.plan_path import EQUAL, PathOutcome, PathSummary, compared, request_of
 from meshwright.planner.accuracy.row import Case
-from meshwright.planner.accuracy.runs import Problems, read_cases, shipped_files
 from meshwright.planner.accuracy.validate import predict
 from meshwright.planner.api import plan
 from meshwright.planner.request.load import Request
+
+from .shipped import shipped_cases
 
 TARGET = "megatron-bridge"
 # Start of an id -> what it needs a request to state.
@@ -31,7 +32,7 @@ RUNS = {
 
 @cache
 def runs() -> dict[str, Case]:
-    cases = list(read_cases(shipped_files(), Problems([])))
+    cases = shipped_cases()
     return {start: next(case for case in cases if case.id.startswith(start)) for start in RUNS}
 
 

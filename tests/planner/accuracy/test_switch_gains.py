@@ -10,8 +10,9 @@ from functools import cache
 
 import pytest
 from meshwright.planner.accuracy.outcome import RunOutcome
-from meshwright.planner.accuracy.runs import Problems, read_cases, shipped_files
 from meshwright.planner.accuracy.validate import outcome
+
+from .shipped import shipped_cases
 
 # Start of the id before -> that after, and what was turned.
 TURNED = {
@@ -30,7 +31,7 @@ CLOSE = 0.12  # every gain is predicted to this; the steps themselves are within
 
 @cache
 def outcomes() -> dict[str, RunOutcome]:
-    cases = list(read_cases(shipped_files(), Problems([])))
+    cases = shipped_cases()
     starts = {start for before, (after, _) in TURNED.items() for start in (before, after)}
     return {start: outcome(next(case for case in cases if case.id.startswith(f"{start}-") or case.id == start))
             for start in starts}  # fmt: skip
