@@ -207,6 +207,6 @@ def _plan_with_techniques(
     return with_techniques(
         request,
         allowed,
-        lambda alike, incumbent: search_alike(alike, watch, incumbent, known),
+        lambda alike, incumbent, likely: search_alike(alike, watch, incumbent, likely, known),
         lambda chosen: plan_resolved(for_able_target(resolve(chosen)), watch, seed, fastest=fastest),
     )

@@ -16,10 +16,10 @@ def jobs_screen(plan: JobsPlan) -> list[Part]:
     """A line per job, when all have ended, and the least time in which they could."""
     rows = [
         [row.name, _numbers(row.nodes), text.duration(row.start_s), text.duration(row.end_s), f"{row.steps:,.0f}",
-         text.fixed(row.step_s, 3), row.layout_id]
+         text.fixed(row.step_s, 3), row.target, row.layout_id]
         for row in plan.rows
     ]  # fmt: skip
-    columns = ["job", "nodes", "starts", "ends", "steps", "step s", "layout"]
+    columns = ["job", "nodes", "starts", "ends", "steps", "step s", "target", "layout"]
     gap = 1 - plan.bound_s / plan.makespan_s
     lines: list[Part] = [f"{len(plan.rows)} jobs on {plan.nodes} nodes of {plan.cluster}", "",
                          table(*columns, rows=rows, right=columns[2:6]), ""]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...cost_models.layouts import Layout
 from ...errors import MeshwrightError, SearchInterrupted
 from ..evaluation.infeasible import does_not_fit, no_legal_layout
 from ..request.resolve import Resolved
@@ -21,9 +22,14 @@ def search(resolved: Resolved, watch: Watch, **options: Any) -> SearchOutcome:
     return search_of(resolved, resolved.space, **_watched(resolved, watch), **options).run()
 
 
-def search_alike(alike: Sequence[Resolved], watch: Watch, incumbent: float, known: KnownTables) -> list[SearchOutcome]:
-    """The best layout of each of these, which differ in techniques that change the traffic of states alone."""
-    options = {**_watched(alike[0], watch), "incumbent": incumbent, "known": known}
+def search_alike(
+    alike: Sequence[Resolved], watch: Watch, incumbent: float, likely: Sequence[Layout], known: KnownTables
+) -> list[SearchOutcome]:  # fmt: skip
+    """The best layout of each of these, which differ in techniques that change the traffic of states alone.
+
+    incumbent, likely, known: see `Search`.
+    """
+    options = {**_watched(alike[0], watch), "incumbent": incumbent, "likely": likely, "known": known}
     if len(alike) == 1:
         return [search_of(alike[0], alike[0].space, **options).run()]
     return search_together(alike, **options)

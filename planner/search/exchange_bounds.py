@@ -81,6 +81,11 @@ class ExchangeBounds:
         some = self.branching.counts.num_shards.table[:, _SCATTERED:].any(axis=0)
         return _SCATTERED + int(some.argmax())
 
+    @property
+    def all_scatter(self) -> bool:
+        """Whether every layout sends gradients per micro-batch."""
+        return not self.branching.counts.num_shards.table[:, :_SCATTERED].any()
+
     def raised(self, seconds: Array, batch: Ledger, level: int) -> Array:
         """[n] bounds of nodes of `level`, raised by the messages per step.
 
@@ -153,6 +158,10 @@ class _Nodes:
             if len(may_scatter):
                 seconds[may_scatter] = self._of(may_scatter)._bound(sizes.least[may_scatter])
             return seconds + self._once_s(sizes)
+        if self.bounds.all_scatter:
+            if len(may_scatter):
+                seconds[may_scatter] = self._of(may_scatter)._scattered_s()
+            return seconds
         all_shard = (x["dp"] * x["cp"] > 1).astype(np.int64)
         once_s = [self._once_s(self._sizes(one)) for one in (np.zeros_like(stage), all_shard)]
         out = seconds + np.minimum(*once_s)

@@ -11,6 +11,7 @@ more than on one. Every layout is counted once: ruled out, dominated, out of mem
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -23,9 +24,10 @@ from ...cost_models.quantities.tables import Tables
 from ...cost_models.rates.rates import Rates
 from ...cost_models.step import step
 from ..space.counting import LayoutCounts
-from ..space.tree import Columns, Count, Space, select
+from ..space.tree import Columns, Count, Space, joined, select
 from .branching import LEAVES, Branching, alike
 from .known_tables import KnownTables
+from .likely_layouts import limited
 from .limits import Progress, ShouldStop, TimeLimitError, stop_if_late
 from .memory_cuts import MemoryCuts
 from .mesh_bounds import MeshBounds
@@ -42,6 +44,7 @@ ROWS = 1 << 16  # rows per batch, so that the working arrays stay within tens of
 _FIRST_MESHES, _MOST_MESHES = 512, 8192
 _FIRST_ROWS = (1024, 512, 2048)
 _MOST_ROWS = (4096, 16384, 32768)
+_JOINED = 4096  # nodes with which children of several kinds are bounded together
 
 
 class Search:
@@ -51,7 +54,7 @@ class Search:
     `step` minimises seconds, `memory` bytes. should_stop: stops the search. incumbent: only better values are
     searched. family, window: see TopK. start: of another search of the same meshes. tally: whether `count` has the
     exclusions of each rule; with `start` and without `tally` it counts only layouts that pass all rules. known: tables
-    that other searches share.
+    that other searches share. likely: layouts of the same model, of which the best limits the search.
     """
 
     warm_starts = True  # whether a large space is searched in its plain part first (warm_start.py)
@@ -63,7 +66,7 @@ class Search:
         self, space: Space, rates: Rates, *, memory_bytes: float, host_bytes: float = np.inf, top: int = 1,
         objective: str = "step", progress: Progress | None = None, should_stop: ShouldStop | None = None,
         incumbent: float = np.inf, family: tuple[str, ...] = (), start: Start | None = None,
-        tally: bool = True, window: float = 0.0, known: KnownTables | None = None,
+        tally: bool = True, window: float = 0.0, known: KnownTables | None = None, likely: Sequence[Layout] = (),
     ) -> None:  # fmt: skip
         self.space = space
         self.problem = space.problem
@@ -74,11 +77,13 @@ class Search:
         self.objective = objective
         self.progress = progress
         self.should_stop = should_stop
-        self.incumbent = incumbent
+        self.incumbent, self.likely = incumbent, likely
         self.top = TopK(top, family, window)
         self.count = Count()
         self.start, self.tally = start, tally
         self.has_expanded = False  # a batch of meshes
+        # From its first mesh on. Most nodes within the limit are then expanded, whatever is found: in large batches.
+        self.is_limited = False
         self.stopped: str | None = None
         self.open_bound = np.inf  # smallest bound of the nodes that a stopped search left
         self.warm_rows: list[tuple[float, str, Layout]] = []  # result of the warm start
@@ -127,10 +132,14 @@ class Search:
             counts.tally(self.count)
         self.count.total = self.count.total or int(counts.weight.sum())
         self.branching = Branching(counts)
+        self._limit_by_likely()
         if self.warm_starts and self.count.total > WARM_START_FROM:
             self._warm_start()
         self.start = Start(counts, *self._mesh_bounds(meshes))
         self._descend(self.start.roots)
+
+    def _limit_by_likely(self) -> None:
+        self.incumbent = limited(self, self.likely)
 
     def _warm_start(self) -> None:
         """Set `incumbent` from the plain part of the space. The search of the whole counts its layouts again."""
@@ -153,7 +162,9 @@ class Search:
         order = np.flatnonzero(roots.needed <= self.memory_bytes)
         self.count.out_of_memory += int(roots.weight.sum() - roots.weight[order].sum())
         order = order[np.argsort(bounds[order], kind="stable")]
-        start, size, ahead = 0, self.first_meshes, TablesAhead(self.problem, roots.meshes, order, self.known)
+        self.is_limited = bool(np.isfinite(self.threshold))
+        size = _MOST_MESHES if self.is_limited else self.first_meshes
+        start, ahead = 0, TablesAhead(self.problem, roots.meshes, order, self.known)
         ordered = bounds[order]
         while start < len(order):
             batch = order[start : start + size]
@@ -195,7 +206,7 @@ class Search:
             nodes = {**nodes, "_node": np.arange(len(nodes["tp"]))}
         keep = self._cuts(tables).states_fit if level == 2 and not self.any_split else None
         absent = 0 if keep is None else int(self.branching.num_below(nodes, 1).sum())
-        for children in self.branching.children(nodes, level, keep):
+        for children in joined(self.branching.children(nodes, level, keep), _JOINED if self.is_limited else 1):
             absent -= 0 if keep is None else int(self.branching.num_below(children, level).sum())
             if level == LEAVES:
                 self._price(tables, children)

@@ -52,6 +52,10 @@ class SharedSearch(Search):
     def _worth(self, seconds: Array, needed: Array, columns: Columns, rows: Ints) -> Mask:
         return np.asarray((needed if self.objective == "memory" else seconds) <= self.threshold)
 
+    def _limit_by_likely(self) -> None:
+        for member in self.members:
+            member._limit_by_likely()
+
     def _warm_start(self) -> None:
         """Each member's best layout of the plain part is its incumbent."""
         options: dict[str, Any] = {"memory_bytes": self.memory_bytes, "host_bytes": self.host_bytes,

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from ...cost_models.layouts import Layout
 from ...cost_models.techniques.registry import SHORTENING, TECHNIQUES, exclusions
 from ...cost_models.techniques.replicas import WHOLE_REPLICAS
 from ...errors import InputError, UnsupportedError
@@ -19,6 +22,9 @@ from ..space.tree import Count
 from .outcome import SearchOutcome
 
 Knobs = Mapping[str, Mapping[str, float]]
+# (requests that differ in techniques that change the traffic of states alone, incumbent, likely layouts) -> the best
+# layout of each, where that is better than the incumbent.
+SearchAlike = Callable[[Sequence[Resolved], float, Sequence[Layout]], list[SearchOutcome]]
 
 
 @dataclass(frozen=True)
@@ -52,13 +58,12 @@ class _Tried:
 def with_techniques(
     request: Request,
     allowed: Sequence[str],
-    search: Callable[[Sequence[Resolved], float], list[SearchOutcome]],
+    search: SearchAlike,
     finish: Callable[[Request], Plan],
 ) -> Plan:
     """The plan under the best set of the `allowed` techniques (names with knobs, or `all`).
 
-    Techniques of `request` are always used. search(alike, incumbent): the best layout of each, where that is better;
-    several differ in techniques that change the traffic of states alone. finish: its plan.
+    Techniques of `request` are always used. finish: its plan.
 
     Raises InputError for an unknown technique or knob, and the errors of `finish` where no set has a layout.
     """
@@ -84,12 +89,11 @@ def with_techniques(
 class _Sets:
     """Sets of techniques, each searched with those that have its bounds."""
 
-    def __init__(
-        self, request: Request, techniques: Knobs, search: Callable[[Sequence[Resolved], float], list[SearchOutcome]]
-    ) -> None:  # fmt: skip
+    def __init__(self, request: Request, techniques: Knobs, search: SearchAlike) -> None:
         self.request, self.techniques, self.search = request, techniques, search
         self._resolved: dict[tuple[str, ...], tuple[_Tried, Resolved | None]] = {}
         self._outcomes: dict[tuple[str, ...], SearchOutcome] = {}
+        self._best: dict[Layout, None] = {}  # layouts, each the best under some set
 
     def tried(self, names: tuple[str, ...], incumbent: float) -> _Tried:
         """The best layout under these techniques, where that is better than the incumbent."""
@@ -99,7 +103,8 @@ class _Sets:
         if names not in self._outcomes:
             together = [names, *(other for other in self._alike(names) if self._shares(resolved, other))]
             requests = [each for some in together if (each := self._prepared(some)[1]) is not None]
-            found = self.search(requests, incumbent)
+            found = self.search(requests, incumbent, () if np.isfinite(incumbent) else list(self._best))
+            self._best |= {row[2]: None for outcome in found for row in outcome.top.rows}
             self._outcomes |= zip(together, found, strict=True)
         outcome = self._outcomes.pop(names)
         outcome.top.rows = [row for row in outcome.top.rows if row[0] <= incumbent]

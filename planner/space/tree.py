@@ -7,7 +7,7 @@ through pp, or dp and cp; so sizes are products of small counts, exact without e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -209,6 +209,15 @@ class Space:
         rows = [(z, o) for z in stages for o in range(len(OFFLOADS))]
         return dict(zip(STATE_FIELDS, np.array(rows, dtype=np.int64).T, strict=True))
 
+    def has_options(self, columns: Columns) -> Mask:
+        """Rows, of layouts of another space of the same model, batch and GPUs, whose switches this space compares."""
+        steps = [(name, options) for name, options, _ in self.mesh_steps]
+        steps.append(("offload_layers", (0, *self.switches.get("offload_layers", ()))))
+        known = [np.isin(columns[name], options) for name, options in steps]
+        alone = columns["dp"] * columns["cp"] == 1
+        known += [~alone | np.isin(columns["zero"], self.switches.get("zero", (0,)))]
+        return np.asarray(np.all(known, axis=0))
+
     def shards(self, dp: int, cp: int, zero: int) -> tuple[int, ...]:
         """Sizes of the shard group: dp without ZeRO; else the divisors of dp that shard at all."""
         return (dp,) if zero == 0 else shard_sizes(dp, cp)
@@ -252,6 +261,24 @@ def select(columns: Columns, rows: Ints | Mask | slice) -> dict[str, Ints]:
             return dict(columns)
         rows = np.flatnonzero(rows)  # scan the mask once, not once per column
     return {name: column[rows] for name, column in columns.items()}
+
+
+def joined(parts: Iterable[Columns], rows: int) -> Iterator[Columns]:
+    """The parts, of equal columns. Those in a row are concatenated until they have as many rows."""
+    waiting: list[Columns] = []
+    for part in parts:
+        waiting.append(part)
+        if sum(len(each["tp"]) for each in waiting) >= rows:
+            yield _concatenated(waiting)
+            waiting = []
+    if waiting:
+        yield _concatenated(waiting)
+
+
+def _concatenated(parts: Sequence[Columns]) -> Columns:
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def allowed(rules: Sequence[Rule], columns: Columns, problem: Problem) -> Mask:

@@ -25,7 +25,7 @@ from ..request.resolve import resolve
 from .base import Progress
 from .packing import Packing, pack
 
-FORMAT_VERSION = "1.0"
+FORMAT_VERSION = "1.1"
 _OF_JOB = ("name", "count")
 
 
@@ -38,6 +38,7 @@ class JobRow(BaseModel):
     nodes: tuple[int, ...]  # numbers from 0
     start_s: float
     end_s: float
+    target: str  # by which it trains
     layout_id: str
     step_s: float
     steps: float
@@ -116,8 +117,10 @@ def _rows(each: Sequence[tuple[_Job, dict[int, Plan]]], packing: Packing) -> tup
         numbered[job.name] += 1
         plan = plans[len(placed.nodes)]
         name = f"{job.name}-{numbered[job.name]}" if job.count > 1 else job.name
-        rows.append(JobRow(name=name, nodes=placed.nodes, start_s=placed.start_s, end_s=placed.end_s,
-                           layout_id=plan.best.layout_id, step_s=plan.best.step_s, steps=job.steps))  # fmt: skip
+        rows.append(JobRow(
+            name=name, nodes=placed.nodes, start_s=placed.start_s, end_s=placed.end_s, target=plan.resolved["target"],
+            layout_id=plan.best.layout_id, step_s=plan.best.step_s, steps=job.steps,
+        ))  # fmt: skip
     return tuple(rows)
 
 

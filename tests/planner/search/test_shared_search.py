@@ -20,6 +20,7 @@ from meshwright.planner.request.resolve import Resolved, resolve
 from meshwright.planner.search import exhaustive
 from meshwright.planner.search.dominance import dominated_recomputes
 from meshwright.planner.search.known_tables import MOST_KEYS, KnownTables
+from meshwright.planner.search.likely_layouts import limited
 from meshwright.planner.search.outcome import SearchOutcome
 from meshwright.planner.search.run import search_of
 from meshwright.planner.search.shared_search import search_together
@@ -94,6 +95,10 @@ def test_as_searches_of_their_own(seed: int, monkeypatch: pytest.MonkeyPatch) ->
     known = KnownTables(MOST_KEYS)
     compare(search_together(requests, known=known, **options), apart)
 
+    likely = {"likely": [row[2] for outcome in apart for row in outcome.top.rows]}
+    compare(search_together(requests, known=known, **options, **likely), apart)
+    compare([alone(each, {**options, **likely}) for each in requests], apart)
+
     values = sorted(outcome.top.rows[0][0] for outcome in apart if outcome.top.rows)
     limit = values[len(values) // 2] * (1 + 1e-6) if values else 1e-6
     limited = {**options, "incumbent": limit}
@@ -146,6 +151,26 @@ def test_known_dominance_is_of_the_rules() -> None:
             assert dominated == dominated_recomputes(space, each.rates)
             found.add(len(dominated))
     assert len(found) > 1
+
+
+def test_the_best_of_likely_layouts_limits_a_search() -> None:
+    """Of those that the search allows and that fit: not by layouts of other rules, switches or memory."""
+    asked: dict[str, Any] = {"model": "llama-3.2-1b", "cluster": SLOW, "seq_len": 1024, "global_batch": 8}
+    technique = {"three-level": {"weights_over": 1, "gradients_over": 2}}
+    requests = [resolve(load_request(None, {**asked, "target": "any", **more}))
+                for more in ({}, {"technique": technique}, {"fix": ["tp=1"]})]  # fmt: skip
+    plain, levels, fixed_tp = (search_of(each, each.space) for each in requests)
+    best = search_of(requests[0], requests[0].space).run().top.rows[0]
+
+    assert limited(plain, []) == np.inf
+    assert limited(plain, [best[2]]) == pytest.approx(best[0], rel=1e-7)
+    assert limited(plain, [best[2]]) >= best[0]
+    assert best[2].tp > 1
+    assert limited(fixed_tp, [best[2]]) == np.inf
+    assert limited(plain, [replace(best[2], cuda_graphs=1)]) == np.inf
+    assert limited(levels, [replace(best[2], zero=0)]) == np.inf
+    plain.memory_bytes = 1.0
+    assert limited(plain, [best[2]]) == np.inf
 
 
 def test_stopped_searches_prove_nothing() -> None:
