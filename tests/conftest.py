@@ -25,6 +25,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Two workers share the cores, where threads of products wait for each other. Read when numpy and torch are imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Otherwise every process that compiles starts processes to compile in, and each of these imports torch.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
 # Without a deadline of 200 ms for an example, which a busy machine misses.
 settings.register_profile("meshwright", deadline=None)
 settings.load_profile("meshwright")
