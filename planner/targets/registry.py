@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ...cost_models.problem import Problem
 from ...cost_models.techniques.base import Technique
@@ -75,7 +76,11 @@ def who_trains(problem: Problem) -> str:
     """A hint that names the targets that can train a problem."""
     able = able_to_train(problem)
     if not able:
-        return "no target has all of it; `--target any` still plans it"
+        names = [name for name, _ in problem.workload.techniques]
+        plain = replace(problem, workload=replace(problem.workload, techniques=()))
+        near = [name for name in with_techniques(names) if names and not TARGETS[name].cannot_train(plain)]
+        nearest = f"but for that {listed(near)} would train by {listed(names)}" if near else "no target has all of it"
+        return f"{nearest}; `--target any` still plans it"
     return f"{listed(able)} {'has' if len(able) == 1 else 'have'} all of it: plan with `--target {able[0]}`"
 
 

@@ -13,7 +13,7 @@ from meshwright.cost_models.techniques.registry import TECHNIQUES, applied
 from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import Resolved, resolve
 from meshwright.planner.space.rules import legality
-from meshwright.planner.targets.registry import TARGETS
+from meshwright.planner.targets.registry import TARGETS, who_trains
 
 from .emit_plans import random_layouts
 
@@ -72,3 +72,16 @@ def test_techniques_bring_their_rules(target: str, given: dict[str, dict[str, fl
     assert resolved.space.rules == (*legality(resolved.problem), *TARGETS[target].rules)
     trained = replace(resolved, workload=workload)
     assert set(rules) <= set(trained.space.rules)
+
+
+@pytest.mark.parametrize(("techniques", "hint"), [
+    ({"gradient-coding": {"window": 1}}, "meshwright has all of it: plan with `--target meshwright`"),
+    ({"gradient-coding": {"window": 2}},
+     "but for that meshwright would train by gradient-coding; `--target any` still plans it"),
+    ({"gradient-coding": {"window": 2}, "t3": {}}, "no target has all of it; `--target any` still plans it"),
+    ({"t3": {}}, "no target has all of it; `--target any` still plans it"),
+])  # fmt: skip
+def test_the_hint_names_a_target_that_lacks_the_knobs_alone(techniques: dict[str, Any], hint: str) -> None:
+    problem = of_target("any", "llama-3.2-1b").problem
+    wanted = replace(problem.workload, techniques=applied(techniques))
+    assert who_trains(replace(problem, workload=wanted)) == hint
