@@ -20,6 +20,7 @@ from .request.resolve import Resolved, resolve
 from .switches.registry import SWITCHES
 from .targets.adapter_choices import CHOSEN, chosen_adapters
 from .targets.argv import Arguments
+from .targets.broken_rules import check_rules
 from .targets.engines.command_line import READ_ENGINES
 from .targets.facts import batch_of, cannot_exist, gpus_named, layout_of, one_node, ranks_stated, request_part
 from .targets.foreign import owner_hint, refuse_foreign
@@ -93,15 +94,16 @@ class Imported:
 
     def price(self) -> Plan:
         """The plan that has the layout of the config, with the software switched as the config has it."""
-        return self._priced({"fix": dict(self.settings)})
+        return evaluate_resolved(self.resolved(self.settings), str(self.layout))
 
     def price_switched(self) -> Plan:
         """The same with the switches that a plan would choose."""
-        return self._priced({})
+        return evaluate_resolved(self.resolved(), str(self.layout))
 
-    def _priced(self, fixed: dict[str, Any]) -> Plan:
-        request = self.request.model_copy(update={**fixed, "stages": self.stages})
-        return evaluate_resolved(resolve(request), str(self.layout))
+    def resolved(self, settings: Mapping[str, str] | None = None) -> Resolved:
+        """The request with the stages of the config, and these switches in place of what it fixes."""
+        fixed = {} if settings is None else {"fix": dict(settings)}
+        return resolve(self.request.model_copy(update={**fixed, "stages": self.stages}))
 
 
 def import_config(
@@ -189,11 +191,12 @@ def _whole(facts: Facts, arguments: Arguments, table: Table, options: OptionList
             check_groups(facts, layout, batch, table)
     assumed += regrouped(facts, layout, batch)
     settings = _settings(facts, resolved, layout)
-    return Imported(
+    imported = Imported(
         completed=request, read_layout=layout, **vars(about), assumed=tuple(assumed), settings=settings,
-        switched=_switched_options(settings, resolved, table),
-        stages=facts.get("stages") and tuple(facts["stages"]),
+        switched=_switched_options(settings, resolved, table), stages=facts.get("stages") and tuple(facts["stages"]),
     )  # fmt: skip
+    check_rules(layout, imported.resolved(settings).problem, arguments, table)
+    return imported
 
 
 def _counts_micro_batches(facts: Facts, arguments: Arguments, given: Mapping[str, Any]) -> bool:

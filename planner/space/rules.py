@@ -260,10 +260,15 @@ def legality(problem: Problem) -> tuple[Rule, ...]:
     return RULES + tuple(Rule(name, need.fields, need.allows, f"{name} needs {need.text}") for name, need in needs)
 
 
+def broken_rules(layout: Layout, problem: Problem) -> list[Rule]:
+    """All rules that `layout` fails."""
+    columns = Layouts.of([layout])
+    return [rule for rule in WELL_FORMED + legality(problem) if not bool(rule.allows(columns, problem)[0])]
+
+
 def violations(layout: Layout, problem: Problem) -> list[str]:
     """Messages of all rules that `layout` fails."""
-    columns, rules = Layouts.of([layout]), WELL_FORMED + legality(problem)
-    return [r.explain(layout, problem) for r in rules if not bool(r.allows(columns, problem)[0])]
+    return [rule.explain(layout, problem) for rule in broken_rules(layout, problem)]
 
 
 def only(target: str, field: str, values: Sequence[object], message: str) -> Rule:

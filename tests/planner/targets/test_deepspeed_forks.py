@@ -37,8 +37,11 @@ def test_experts_over_ranks_of_tp_without_sequence_parallelism(tmp_path: Path) -
         whole = imported(tmp_path, f"{DEEPSPEED} {options}")
         assert (whole.gaps, whole.request.workload.techniques) == ((), {})
     of_megatron = text.replace("--deepspeed ", "").replace("--zero-stage 1 --no-pipeline-parallel", "")
-    with pytest.raises(InputError, match="experts with tp 2 need sequence parallelism"):
-        imported(tmp_path, of_megatron.replace("--expert-interval 1", "")).price()
+    of_megatron = of_megatron.replace("--expert-interval 1", "").replace("--tensor", "\\\n --tensor")
+    with pytest.raises(InputError, match="experts with tp 2 need sequence parallelism") as error:
+        imported(tmp_path, of_megatron)
+    (problem,) = error.value.problems
+    assert (problem.field, problem.line) == ("--tensor-model-parallel-size", 2)
 
 
 def test_dropped_duplicates_are_compared_with_layouts_that_deepspeed_runs(tmp_path: Path) -> None:

@@ -133,7 +133,8 @@ SPARSE = {**CLUSTER, "model": "qwen3-30b-a3b"}
 OVERRIDES = """
 train: {global_batch_size: 64, micro_batch_size: 1, train_iters: 40}
 optimizer: {%s}
-model: {seq_length: 4096, tensor_model_parallel_size: 2, expert_model_parallel_size: 8, expert_tensor_parallel_size: 1}
+model: {seq_length: 4096, tensor_model_parallel_size: 2, expert_model_parallel_size: 8, expert_tensor_parallel_size: 1,
+        sequence_parallel: true}
 """
 
 

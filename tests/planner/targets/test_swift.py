@@ -39,8 +39,8 @@ def test_the_options_that_a_run_leaves(tmp_path: Path) -> None:
     ({"deepspeed": "default-zero2-offload"}, "cp2u-dp4-mbs1-z2-rfull-oopt"),
     ({"deepspeed": "zero1", "sequence_parallel_size": 1}, "dp8-mbs1-z1-rfull"),
     ({"deepspeed": None, "fsdp": "fsdp2", "gradient_checkpointing": False}, "cp2u-dp4-mbs1-z3-rfull"),
-    ({"model": "Qwen2.5-0.5B", "sequence_parallel_size": 3, "global_world_size": 6, **PADDED},
-     "cp3r-dp2-mbs1-z3-rfull-oopt"),
+    ({"model": "Qwen2.5-0.5B", "sequence_parallel_size": 3, "global_world_size": 6, **PADDED,
+      "max_length": 12288}, "cp3r-dp2-mbs1-z3-rfull-oopt"),
     ({"deepspeed": None, "fsdp": '{"fsdp": "shard_grad_op auto_wrap"}'}, "cp2u-dp4-mbs1-z2-rfull"),
     ({"deepspeed": None, "fsdp": "full_shard auto_wrap", "fsdp_config": {"reshard_after_forward": False}},
      "cp2u-dp4-mbs1-z2-rfull"),
@@ -49,7 +49,8 @@ def test_the_options_that_a_run_leaves(tmp_path: Path) -> None:
     ({"deepspeed": None, "fsdp": {"fsdp_config": {"mixed_precision_policy": None, "xla": False}}},
      "cp2u-dp4-mbs1-z3-rfull"),
     ({"deepspeed": None, "fsdp": "mine.json"}, "gap"),
-    ({"deepspeed": "zero1", "deepspeed_autotp_size": 2, "sequence_parallel_size": 1}, "tp2-nosp-dp4-mbs1-z1-rfull"),
+    ({"model": "Qwen2.5-0.5B", "deepspeed": "zero1", "deepspeed_autotp_size": 2, "sequence_parallel_size": 1},
+     "tp2-nosp-dp4-mbs1-z1-rfull"),
 ])  # fmt: skip
 def test_sharding_by_name_and_beside_the_block(tmp_path: Path, changes: dict[str, object], layout: str) -> None:
     found = imported(tmp_path, "swift", json.dumps(ARGS | changes), **GPU)
@@ -125,13 +126,14 @@ def test_the_precision_follows_the_weights(tmp_path: Path, options: str, precisi
 
 
 ZERO1 = json.dumps({"zero_optimization": {"stage": 1}, "train_micro_batch_size_per_gpu": "auto"}, indent=1)
+ZERO3 = ZERO1.replace('"stage": 1', '"stage": 3')
 BESIDE = SWIFT.replace("zero3", "mine.json")
 
 
 def test_options_that_swift_puts_into_the_file_of_deepspeed(tmp_path: Path) -> None:
     tp = imported(tmp_path, "swift", BESIDE + "deepspeed_autotp_size: 2\n", ZERO1)
     assert str(tp.layout) == "tp2-nosp-dp8-mbs1-z1-rfull"
-    copies = imported(tmp_path, "swift", BESIDE + "zero_hpz_partition_size: 8\n", ZERO1.replace("1}", "3}"))
+    copies = imported(tmp_path, "swift", BESIDE + "zero_hpz_partition_size: 8\n", ZERO3)
     assert copies.request.workload.techniques["zero++"]["secondary"] == 8
     for option in ("deepspeed_autotp_size", "zero_hpz_partition_size"):
         plain = imported(tmp_path, "swift", SWIFT.replace("deepspeed: zero3\n", f"{option}: 2\n"))
@@ -144,7 +146,7 @@ def test_an_option_of_swift_that_deepspeed_refuses(tmp_path: Path) -> None:
     text = BESIDE + "zero_hpz_partition_size: -8\n"
     place = rf"line {len(text.splitlines())}, zero_hpz_partition_size"
     with pytest.raises(InputError, match=f"{place}: `-8` is not 0 or more"):
-        imported(tmp_path, "swift", text, ZERO1.replace("1}", "3}"))
+        imported(tmp_path, "swift", text, ZERO3)
 
 
 def test_a_file_with_the_options_of_fsdp(tmp_path: Path) -> None:
