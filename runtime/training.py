@@ -100,6 +100,8 @@ class Training:
 
     def _with_saved(self, done: int, error: WrongTokens) -> WrongTokens:
         """Saves the steps before the one with wrong tokens. Returns the error of it, with how to go on."""
+        if self.settings.scale_down:
+            return WrongTokens(error.message, hint="leave out `--data`: a rehearsal scales the vocabulary down")
         self._save(done, due=done > self._saved)
         self._finish_saves()
         if self.saver is None or not done:

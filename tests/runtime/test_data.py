@@ -112,6 +112,16 @@ def test_a_wrong_token_in_the_middle_costs_no_step(two_ranks: Path, tmp_path: Pa
     assert "resumed after step 3" in out
 
 
+@pytest.mark.slow
+def test_data_of_the_model_are_beyond_a_rehearsal(plan_file: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "tokens.npy", np.arange(4000))
+    words = ("--device", "cpu", "--scale-down", "--steps", "1", "--data", str(tmp_path / "tokens.npy"))
+    code, _, err = finish(start(str(plan_file), *words))
+    assert code == 2, err
+    assert "the model knows 0 to 255" in err
+    assert "hint: leave out `--data`: a rehearsal scales the vocabulary down" in err
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000])
 def test_a_shuffle_is_a_permutation_by_its_key(size: int) -> None:
     found = [shuffled(index, size, b"0/0") for index in range(size)]
