@@ -11,22 +11,33 @@ from ..quantities.stages import EMBEDDING, HEAD
 from ..rates.rates import Rates
 from ..schedule_kinds import FOLDED, SPLITS_BACKWARD
 
-_NOTHING, _NAMES = (0.0, 0.0), ("split", "ulysses", "message")
+_NOTHING, _NAMES = (0.0, 0.0), ("split", "ulysses", "dispatch", "message")
 
 
 def per_pass_overhead_s(ledger: Ledger, rates: Rates) -> Array:
     """[2, J, n] seconds per micro-batch, forward and backward: `split` for every layer in schedules whose backward pass
-    comes in two parts, `ulysses` for every one that scatters its heads, `message` for every message that a stage sends
-    to another or receives."""
-    # A split backward pass, a scatter of heads and a message each cost launches and synchronisation beside the
-    # operations of the ledger.
-    split, ulysses, message = (np.array(rates.latency_s.get(name, _NOTHING))[:, None, None] for name in _NAMES)
+    comes in two parts, `ulysses` for every one that scatters its heads, `dispatch` for every one whose experts are on
+    several ranks, `message` for every message that a stage sends to another or receives."""
+    # A split backward pass, a scatter of heads or of tokens and a message each cost launches and synchronisation beside
+    # the operations of the ledger.
+    measured = (np.array(rates.latency_s.get(name, _NOTHING))[:, None, None] for name in _NAMES)
+    split, ulysses, dispatch, message = measured
     layers = np.array(ledger.layers)
     total_s = split * np.where(SPLITS_BACKWARD[ledger.layouts["schedule"]], layers, 0.0) + message * _messages(ledger)
     if ulysses.any():
         scatters_heads = ulysses_degree(ledger.problem.model, ledger.layouts) > 1
         total_s = total_s + ulysses * np.where(scatters_heads, layers, 0.0)
+    if dispatch.any():
+        sends_tokens = ledger.layouts["ep"] * ledger.layouts["etp"] > 1
+        total_s = total_s + dispatch * np.where(sends_tokens, _expert_layers(ledger), 0.0)
     return np.asarray(total_s * np.array([ledger.problem.forward_passes, 1])[:, None, None])
+
+
+def _expert_layers(ledger: Ledger) -> Array:
+    """[J, n] layers with experts on a device."""
+    kinds = [number for number, kind in enumerate(ledger.problem.model.kinds) if kind.is_moe]
+    none = np.zeros(len(ledger.layouts))
+    return np.array([sum((counts.get(number, none) for number in kinds), none) for counts in ledger.counts])
 
 
 def is_measured(rates: Rates) -> bool:

@@ -12,6 +12,7 @@
                                 # split: what it takes more in a schedule that splits the backward pass;
                                 # weights: of that, what makes gradients of weights and may wait (both the same);
                                 # ulysses: where it deals out its heads over cp, beside the all-to-alls;
+                                # dispatch: where ranks share its experts, beside the all-to-alls;
                                 # recompute layer, recompute attn, ...: where it recomputes all of itself or a module;
                                 # message: of a rank that sends one to another stage, or receives it
       in_place: {calls: 1.1, work: 1.3}    # a model takes so many times what its parts take by themselves: `latency`,
@@ -39,8 +40,8 @@ DIRECTIONS = ("forward", "backward")
 # Operations of the cost model that move bytes and that a profile has rates of: traffic of a layer and of the ends of a
 # model, the optimizer's step and the sum of gradients.
 PASSES = ("norms", "residuals", "positions", "activation", "embedding", "final norm", "loss", "update", "accumulation")
-LATENCIES = ("layer", "moe layer", "embedding", "head", "split", "weights", "ulysses", "message",
-             *(f"recompute {part}" for part in ("layer", *MODULES)))  # fmt: skip
+LATENCIES = ("layer", "moe layer", "embedding", "head", "split", "weights", "ulysses", "dispatch",
+             "message", *(f"recompute {part}" for part in ("layer", *MODULES)))  # fmt: skip
 IN_PLACE = ("calls", "work")
 TILES = ((16, 16),)  # rows and columns of a block in a CPU's registers: products are cut this fine
 _KEYS = ("name", "peak", "memory", "memory_bandwidth", "gemm", "attention", "passes", "latency", "in_place")

@@ -17,13 +17,14 @@ from ...cost_models.layouts import MODULES
 from ...cost_models.specs.model import FeedForward, Layer, MixtureOfExperts, ModelSpec
 from ...planner.document.candidate import Chunk
 from ..model.decoder import DecoderChunk
+from ..model.dispatch import ExpertGroup
 from ..parallel import split_backward
 from ..parallel.comm import Group
 from ..parallel.context_parallel import ContextParallel
 from ..parallel.recompute import Recompute
 from ..status import Status
 from ..trainer import DTYPES
-from .single_rank import build_chunk, free_memory
+from .single_rank import build_chunk, free_memory, single_group
 
 Action = Callable[[], object]
 # Seconds per call: [round][action]. The actions of a round run one after another.
@@ -43,7 +44,7 @@ class _Mirror(Group):
     """A group of two ranks. The other rank returns what this rank sends."""
 
     def __init__(self) -> None:
-        super().__init__("cp", [0, 1], 0, None, Status())
+        super().__init__("mirror", [0, 1], 0, None, Status())
 
     def all_to_all(self, out: Tensor, tensor: Tensor, received: Sequence[int], sent: Sequence[int]) -> Tensor:
         return out.copy_(tensor)
@@ -53,13 +54,20 @@ def parts_with_latency(model: ModelSpec) -> tuple[str, ...]:
     """The keys of the result of `latencies`."""
     layers = ("moe layer" if kind.is_moe else "layer" for kind in model.kinds)
     ulysses = ("ulysses",) if _has_even_heads(model) else ()
-    return (*dict.fromkeys(layers), "embedding", "head", "split", "weights", *ulysses,
+    dispatch = ("dispatch",) if _has_even_experts(model) else ()
+    return (*dict.fromkeys(layers), "embedding", "head", "split", "weights", *ulysses, *dispatch,
             *(f"recompute {what}" for what in _dropped(model)))  # fmt: skip
 
 
 def _has_even_heads(model: ModelSpec) -> bool:
     """Whether two ranks can share the heads of a layer of the last kind."""
     return model.attentions[-1].kv_heads % 2 == 0
+
+
+def _has_even_experts(model: ModelSpec) -> bool:
+    """Whether a layer of the last kind has experts that two ranks can share."""
+    block = model.kinds[-1].feed_forward
+    return isinstance(block, MixtureOfExperts) and block.experts % 2 == 0
 
 
 def _dropped(model: ModelSpec) -> tuple[str, ...]:
@@ -77,8 +85,10 @@ class _LayerTimer:
     def __init__(self, model: ModelSpec, dtype: str, device: torch.device, in_turns: InTurns) -> None:
         self.model, self.dtype, self.device, self.in_turns = model, dtype, device, in_turns
 
-    def layers(self, kind: Layer, dropped: str = "", *, deals: bool = False) -> DecoderChunk:
-        return _chunk(self.model, kind, self.dtype, self.device, dropped=dropped, deals=deals)
+    def layers(
+        self, kind: Layer, dropped: str = "", *, deals: bool = False, dispatches: bool = False
+    ) -> DecoderChunk:  # fmt: skip
+        return _chunk(self.model, kind, self.dtype, self.device, dropped=dropped, deals=deals, dispatches=dispatches)
 
     def end(self, name: str) -> DecoderChunk:
         return _chunk(self.model, self.model.kinds[0], self.dtype, self.device, end=name)
@@ -101,10 +111,10 @@ def latencies(model: ModelSpec, dtype: str, device: torch.device, in_turns: InTu
     """Fixed seconds by the keys of `parts_with_latency`: every kind of layer, the embedding and the head.
 
     Further keys are the extra seconds of a layer of the last kind: with a split backward pass (`split`), with heads
-    scattered over two ranks that answer at once (`ulysses`), and with recomputation (`recompute ...`; for a whole
-    layer, beyond another forward pass). `weights` is the deferred part of a split backward pass (two equal numbers).
-    These values are differences inside a round, because drift between moments would hide them. They may be negative by
-    chance.
+    scattered over two ranks that answer at once (`ulysses`), with experts on two such ranks (`dispatch`), and with
+    recomputation (`recompute ...`; for a whole layer, beyond another forward pass). `weights` is the deferred part of a
+    split backward pass (two equal numbers). These values are differences inside a round, because drift between moments
+    would hide them. They may be negative by chance.
     """
     timer, result, last = _LayerTimer(model, dtype, device, in_turns), dict[str, Latency](), model.kinds[-1]
     for kind in model.kinds:
@@ -117,6 +127,8 @@ def latencies(model: ModelSpec, dtype: str, device: torch.device, in_turns: InTu
     result |= {"split": _more(rounds), "weights": Latency(later, later)}
     if _has_even_heads(model):
         result["ulysses"] = _more(timer.beside(plain, timer.layers(last, deals=True)))
+    if _has_even_experts(model):
+        result["dispatch"] = _more(timer.beside(plain, timer.layers(last, dispatches=True)))
     for dropped in _dropped(model):
         rounds = timer.beside(plain, timer.layers(last, dropped))
         result[f"recompute {dropped}"] = _more(rounds, again=dropped == "layer")
@@ -146,11 +158,12 @@ def whole_model(model: ModelSpec, micro_batch: int, seq_len: int, dtype: str, de
 
 def _chunk(
     model: ModelSpec, kind: Layer, dtype: str, device: torch.device, end: str = "", dropped: str = "", *,
-    deals: bool = False,
+    deals: bool = False, dispatches: bool = False,
 ) -> DecoderChunk:  # fmt: skip
     """_LAYERS small layers, or an end of a small model. Layers attend to no encoder, which the timed model lacks.
 
     dropped: a mode of `_dropped`. deals: whether its heads are scattered over two ranks, with sequences twice as long.
+    dispatches: whether two ranks share its experts.
     """
     large, block = kind.transformer_blocks
     attention = replace(large, head_dim=_HEAD_DIM, value_head_dim=_HEAD_DIM,
@@ -166,7 +179,8 @@ def _chunk(
                  head=end == "head", gpu="", recompute_layers=_LAYERS if dropped == "layer" else 0)  # fmt: skip
     modules = (dropped,) if dropped in MODULES else ()
     cp = ContextParallel(_Mirror(), "ulysses") if deals else None
-    return build_chunk(spec, part, _TOKENS * (1 + deals), dtype, device, Recompute(modules), cp)
+    experts = ExpertGroup(_Mirror(), single_group()) if dispatches else None
+    return build_chunk(spec, part, _TOKENS * (1 + deals), dtype, device, Recompute(modules), cp, experts)
 
 
 def _passes(chunk: DecoderChunk, dtype: str, device: torch.device, *, splits: bool = False) -> tuple[Action, ...]:

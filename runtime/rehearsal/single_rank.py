@@ -35,11 +35,11 @@ def single_context(dtype: torch.dtype, device: torch.device, numerics: Numerics 
 
 def build_chunk(
     spec: ModelSpec, part: Chunk, seq_len: int, dtype: str, device: torch.device, recompute: Recompute | None = None,
-    cp: ContextParallel | None = None,
+    cp: ContextParallel | None = None, experts: ExpertGroup | None = None,
 ) -> DecoderChunk:  # fmt: skip
     """A chunk with the weights and gradient sums of a rank."""
     plain = single_context(DTYPES[dtype], device, Numerics.of(spec))
-    context = replace(plain, recompute=recompute or plain.recompute, cp=cp)
+    context = replace(plain, recompute=recompute or plain.recompute, cp=cp, experts=experts or plain.experts)
     chunk = DecoderChunk(context, spec, part, seq_len)
     materialise(chunk, 0)
     chunk.run = Gatherer({module: [_unit(module, device)] for _, module in chunk.parts()})

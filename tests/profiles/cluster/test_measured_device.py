@@ -131,6 +131,24 @@ def test_layers_take_more_where_their_heads_are_dealt_out(tmp_path: Path) -> Non
     assert more == pytest.approx(8 * 4 * 0.8e-3, rel=1e-6)
 
 
+def test_layers_take_more_where_ranks_share_their_experts(tmp_path: Path) -> None:
+    """2 of the 4 layers have experts, 4 micro-batches: 4 x 2 x (0.3 + 0.5) ms."""
+    experts = {"experts": 4, "topk": 2, "expert_ffn": 64, "moe_layers": [1, 3]}
+    latency = {**DEVICE["latency"], "moe layer": {"forward": "1 ms", "backward": "2 ms"}}
+    sends = {"dispatch": {"forward": "0.3 ms", "backward": "0.5 ms"}}
+    plain, measured = (cluster(tmp_path / name, profile(latency=latency | more), 2, links=LINKS)
+                       for name, more in (("plain", {}), ("sends", sends)))  # fmt: skip
+
+    def launches(path: Path, experts_on: str) -> float:
+        found = api.evaluate(None, f"dp2-{experts_on}mbs1-z0-rnone-fp32", model={**TINY, "moe": experts},
+                             cluster=str(path), **WORK).candidates[0]  # fmt: skip
+        return next(term.seconds for term in found.terms if term.name == "kernel launches")
+
+    assert launches(measured, "") == launches(plain, "")
+    for ranks in ("ep2-", "etp2-"):
+        assert launches(measured, ranks) - launches(plain, ranks) == pytest.approx(4 * 2 * 0.8e-3, rel=1e-6)
+
+
 def test_messages_between_stages_take_time_of_the_ranks(tmp_path: Path) -> None:
     """Each of two stages of one chunk sends or receives one forward and one backward, with two chunks in a row three
     ends of messages in all but one, and of a V two: 8 micro-batches."""
@@ -292,12 +310,13 @@ def test_layers_of_every_family_run_on_hardly_any_data(model: str) -> None:
     latent = {"mla", "shared"} if model == "deepseek-v3" else set()
     assert again == {"layer", "attn", "norm", "act"} | experts | latent
     dealt = {"ulysses"} if model != "gpt2-xl" else set()  # two ranks cannot share its 25 heads
-    others = {"embedding", "head", "split", "weights"}
+    others = {"embedding", "head", "split", "weights"} | ({"dispatch"} if "moe layer" in kinds else set())
     assert set(found) == others | kinds | dealt | {f"recompute {what}" for what in again}
     # Of 4 layers: forward 10 s and backward 4 s, those that do more 22 and 18.
     assert {tuple(found[name]) for name in kinds} == {(2.5, 1.0)}
     assert found["head"] == (10.0, 4.0)
     assert found["split"] == found["recompute act"] == (3.0, 3.5)
+    assert found.get("dispatch", (3.0, 3.5)) == (3.0, 3.5)
     assert found["recompute layer"] == (3.0, 1.0)  # beside a forward pass more
     assert found["weights"] == (1.5, 1.5)  # of 4 layers: both passes 40 s, 34 without gradients of weights
 
