@@ -3,7 +3,8 @@
     CASES=cases PYTHONPATH=tools OMP_NUM_THREADS=1 python -m pytest -n 2 -p slow_cases     # measures, into cases.*
     python tools/slow_cases.py cases.*                                                     # writes the list
 
-Times are those of the process and of all that it waited for. A case that a decorator marks `slow` needs no line.
+Times are those of the process and of all that it waited for, without the fixtures that cases share: where one of these
+cases were slow for them, both halves of a file would make them. A case that a decorator marks `slow` needs no line.
 """
 
 from __future__ import annotations
@@ -26,15 +27,32 @@ def cpu_s() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
+class Shared:
+    """CPU seconds of the fixtures that cases share, so far."""
+
+    seconds = 0.0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Iterator[None]:
+    """Those that it needs are set up before."""
+    before = cpu_s()
+    result = yield
+    if fixturedef.scope != "function":
+        Shared.seconds += cpu_s() - before
+    return result
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """A line per case: seconds, whether a decorator marks it, its id."""
-    before = cpu_s()
+    before = cpu_s() - Shared.seconds
     result = yield
+    seconds = cpu_s() - Shared.seconds - before
     own = "own" if item.get_closest_marker("slow") and item.nodeid not in LISTED else "-"
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
     with Path(f"{os.environ['CASES']}.{worker}").open("a", encoding="utf-8") as lines:
-        lines.write(f"{cpu_s() - before:.2f} {own} {item.nodeid}\n")
+        lines.write(f"{seconds:.2f} {own} {item.nodeid}\n")
     return result
 
 

@@ -11,6 +11,8 @@ from meshwright.planner.document.sampler_plan import sampler_path
 from ..snapshots import run_here
 from .launched import finish, start
 
+pytestmark = pytest.mark.slow  # for the plan that they share
+
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -22,7 +24,6 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.slow
 def test_a_rehearsal_trains_what_one_process_trains_in_the_planned_memory(plan: Path) -> None:
     code, out, err = finish(start(str(plan), "--scale-down", "--check-parity", "--steps", "2"))
     assert code == 0, out + err

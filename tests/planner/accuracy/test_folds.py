@@ -98,6 +98,7 @@ def test_fits_to_parts_are_those_of_the_whole_search(cases: Sequence[Case]) -> N
     assert moved > 0.05  # and they are other fits than the full one
 
 
+@pytest.mark.slow  # for the report, which it shares with slow ones
 def test_intervals_cover_nine_in_ten_of_the_runs_left_out(report: FoldReport) -> None:
     for name in ("all", "core", "experts"):
         assert 0.88 <= report.coverage[name].covered <= 0.94, name
