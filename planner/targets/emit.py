@@ -14,7 +14,7 @@ from .launchers.base import node_script
 from .launchers.registry import launcher as load_launcher
 from .option_lists import OptionList, option_list
 from .placement import place
-from .registry import TARGETS, runs_on_none, who_trains, with_techniques
+from .registry import TARGETS, runs_on_none, who_trains, with_techniques, writes_its_files
 from .registry import target as load_target
 from .setup import Setup
 
@@ -56,7 +56,7 @@ def emit(
         raise UnsupportedError(f"files for {to} cannot be written yet", hint=f"these can: {able}")
     check_runs(plan)
     setup = Setup.of(plan, choice, name, layerwise=target.layerwise)
-    _train_by(target, setup)
+    _train_by(target, setup, plan.resolved["target"])
     config = target.config
     options, warning = option_list(to, version or config.release(setup)) if config is not None else (None, "")
     framework = f"{target.trainer.framework} {options}" if options is not None else target.trainer.framework
@@ -96,7 +96,8 @@ def check_trained(plan: Plan, name: str) -> None:
     problem = Problem(model_of(resolved, "plan"), workload_of(resolved, "plan"), stack_of(resolved, "plan"),
                       plan.best.to_layout().num_gpus, gpus_per_node)  # fmt: skip
     if reasons := load_target(name).cannot_train(problem):
-        raise UnsupportedError(f"{name} cannot train {problem.model.name}: {reasons[0]}", hint=who_trains(problem))
+        hint = who_trains(problem, plan.resolved["target"])
+        raise UnsupportedError(f"{name} cannot train {problem.model.name}: {reasons[0]}", hint=hint)
 
 
 def check_runs(plan: Plan) -> None:
@@ -107,8 +108,8 @@ def check_runs(plan: Plan) -> None:
                                    hint="`explain`, `memory`, `what-if` and `report` read its plans")  # fmt: skip
 
 
-def _train_by(target: Target, setup: Setup) -> None:
-    """Raises UnsupportedError for techniques that the target lacks. Names a target that has them."""
+def _train_by(target: Target, setup: Setup, own: str) -> None:
+    """Raises UnsupportedError for techniques that the target lacks. Names a target that has them. own: of the plan."""
     chosen = setup.workload.techniques
     able = target.techniques
     if missing := [name for name, _ in chosen if name not in able]:
@@ -116,8 +117,8 @@ def _train_by(target: Target, setup: Setup) -> None:
         if not others:
             raise UnsupportedError(f"no target trains by {', '.join(missing)} yet: such a plan is only priced",
                                    hint="plan again without `--technique`")  # fmt: skip
-        raise UnsupportedError(f"{target.name} does not train by {', '.join(missing)}",
-                               hint=f"{listed(others)} would: plan with `--target {others[0]}`")  # fmt: skip
+        hint = writes_its_files(own) if own in others else f"{listed(others)} would: plan with `--target {others[0]}`"
+        raise UnsupportedError(f"{target.name} does not train by {', '.join(missing)}", hint=hint)
     for name, knobs in chosen:
         if why := able[name](setup.problem, dict(knobs)):
             raise UnsupportedError(f"{target.name} does not train by this {name}: {why}",

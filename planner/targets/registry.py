@@ -72,9 +72,11 @@ def compared(problem: Problem, own: str) -> list[Target]:
     return [known for known in TARGETS.values() if known.trainer is not None and stands(known)]
 
 
-def who_trains(problem: Problem) -> str:
-    """A hint that names the targets that can train a problem."""
+def who_trains(problem: Problem, own: str = "") -> str:
+    """A hint that names the targets that can train a problem. own: the target of its plan, if there is one."""
     able = able_to_train(problem)
+    if own in able:
+        return writes_its_files(own)
     if not able:
         names = [name for name, _ in problem.workload.techniques]
         plain = replace(problem, workload=replace(problem.workload, techniques=()))
@@ -82,6 +84,11 @@ def who_trains(problem: Problem) -> str:
         nearest = f"but for that {listed(near)} would train by {listed(names)}" if near else "no target has all of it"
         return f"{nearest}; `--target any` still plans it"
     return f"{listed(able)} {'has' if len(able) == 1 else 'have'} all of it: plan with `--target {able[0]}`"
+
+
+def writes_its_files(own: str) -> str:
+    """A hint for a plan that its own target runs, and another one does not."""
+    return f"the plan is for {own}, which trains it: `meshwright emit PLAN --to {own}`"
 
 
 def target_of(files: Mapping[str, str]) -> str:

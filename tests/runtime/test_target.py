@@ -123,16 +123,17 @@ def test_what_it_lacks_is_refused_where_it_was_asked_for(asked: dict[str, Any], 
 
 
 def test_as_the_default_it_gives_way_to_one_that_can(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And `launch` says what `plan` said."""
+    """And `launch` names the command that writes its files."""
     path = str(tmp_path / "plan.json")
     words = ["--model", "gpt-j-6b", "--cluster", "dgx-h100:2", "--seq-len", "2048"]
     assert main(["plan", *words, "-o", path]) == 0
-    hint = "deepspeed, accelerate, trl, llama-factory and axolotl have all of it: plan with `--target deepspeed`"
+    others = "deepspeed, accelerate, trl, llama-factory and axolotl have all of it: plan with `--target deepspeed`"
     told = capsys.readouterr().err
     assert "planned for deepspeed, since meshwright, the default target, cannot train it" in told
     assert main(["emit", path]) == 0
     capsys.readouterr()
-    for command in (["launch", path, "--dry-run"], ["plan", *words, "--target", "meshwright"]):
+    emits = "the plan is for deepspeed, which trains it: `meshwright emit PLAN --to deepspeed`"
+    for command, hint in ((["launch", path, "--dry-run"], emits), (["plan", *words, "--target", "meshwright"], others)):
         assert main(command) == 2
         told = capsys.readouterr().err
         assert "not been compared with those of the family gptj" in told

@@ -13,7 +13,7 @@ from meshwright.planner.document.plan import Plan
 from meshwright.planner.importing import import_config
 from meshwright.planner.targets import framework_parser
 from meshwright.planner.targets.check import check_files
-from meshwright.planner.targets.emit import emit
+from meshwright.planner.targets.emit import check_trained, emit
 from meshwright.planner.targets.option_lists import option_list
 from meshwright.planner.targets.setup import Setup
 
@@ -164,8 +164,9 @@ def test_an_edit_is_seen() -> None:
 @pytest.mark.parametrize(
     ("layout_id", "technique", "more", "to", "message", "hint"),
     [
-        (SHARDED, "zero++", {}, "megatron", "megatron does not train by zero\\+\\+", "plan with `--target deepspeed`"),
-        (SHARDED, "zero++", {}, "meshwright", "meshwright does not train by", "plan with `--target deepspeed`"),
+        (SHARDED, "zero++", {}, "megatron", "megatron does not train by zero\\+\\+", "emit PLAN --to deepspeed`"),
+        (SHARDED, "zero++", {}, "meshwright", "meshwright does not train by", "emit PLAN --to deepspeed`"),
+        (SHARDED, "zero++", {"target": "any"}, "megatron", "megatron does not", "plan with `--target deepspeed`"),
         (SHARDED, "three-level:weights_over=2", {}, "deepspeed", "no target trains by three-level", "without"),
         (SHARDED, "zero++:weight_bits=4", {}, "deepspeed", "zero_quantized_weights sends 8 bits, not 4", "its knobs"),
         (SHARDED, "zero++:gradient_bits=8", {}, "deepspeed", "sends 4 bits, not 8", "its knobs"),
@@ -181,3 +182,9 @@ def test_what_cannot_be_said_is_refused(
     with pytest.raises(UnsupportedError, match=message) as refusal:
         emit(plan_of(layout_id, technique, **more), to)
     assert hint in refusal.value.hint
+
+
+def test_a_launch_of_a_plan_for_another_target_names_emit() -> None:
+    with pytest.raises(UnsupportedError, match=r"meshwright cannot train .* it does not train by zero") as refusal:
+        check_trained(CASES["zero++"][0], "meshwright")
+    assert "`meshwright emit PLAN --to deepspeed`" in refusal.value.hint
