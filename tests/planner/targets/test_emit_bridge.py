@@ -45,7 +45,7 @@ def test_every_argument_that_is_written_has_a_field() -> None:
         "--num-layers-per-virtual-pipeline-stage", "--outer-dp-sharding-strategy", "--padded-vocab-size",
         "--recompute-activations", "--torch-fsdp2-no-reshard-after-forward",
         "--use-rotary-position-embeddings", "--img-h", "--img-w", "--patch-dim", SEES,
-        deepspeed_experts.DROPS, layer_inputs.ON_HOST,
+        "--deepspeed", deepspeed_experts.DROPS, *deepspeed_experts.OPTIONS, layer_inputs.ON_HOST,
     }  # fmt: skip
     assert set(BY_ARGUMENT) <= arguments
     adapters = set(peft.OPTIONS)  # their class is one option of the release
