@@ -3,11 +3,11 @@
 A rank that waits would save up time otherwise: the kernel lets it keep a millisecond of its quota beside that of the
 next period, which is two milliseconds at the full speed of the core after every wait for a message, and pipelines hid
 half of their bubbles in that. A device goes on at one speed. An idler that takes the rank's share leaves that
-millisecond, so it takes twice the share: what was saved up is gone one period after the kernel granted it. The
-self-test reports what is left: behind a wait 4 ms of CPU take 0.74 of their time with idlers at the share, 0.84 at
-twice the share (means of four self-tests each, in turns; 8 ranks on 2 cores beside other work, Linux 6.18,
-2026-11-29), 0.63 without idlers. It would be 0.9 if nothing were saved up, since a burst ends at the full speed of the
-core, early in its last period. Idlers that took all that is left would make every message wait for the next period.
+millisecond, so it takes twice the share: the saved millisecond is gone one period after the kernel granted it. The
+self-test reports the rest: behind a wait 4 ms of CPU take 0.74 of their time with idlers at the share, 0.84 at twice
+the share (means of four self-tests each, in turns; 8 ranks on 2 cores beside other work, Linux 6.18, 2026-11-29), 0.63
+without idlers. A rank that saved nothing would take 0.9, since a burst ends at the full speed of the core, early in its
+last period. Idlers that took all that is left would make every message wait for the next period.
 """
 
 from __future__ import annotations

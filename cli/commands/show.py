@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...errors import InputError, did_you_mean, listed, nearest
-from .. import catalogues
+from .. import catalogues, options
 from ..console import FORMAT_VERSION, Terminal
 from ..screens import listings as listings_screen
 from ..settings import UsageError
@@ -20,10 +20,10 @@ def _kind(name: str) -> catalogues.Kind:
     """The catalogue of this name. Raises UsageError, which names the catalogues that hold an entry of the name."""
     if kind := next((kind for kind in catalogues.KINDS if kind == name), None):
         return kind
-    holders = [f"`meshwright show {kind} {name}`" for kind in catalogues.KINDS if _holds(kind, name)]
     known = f"they are {listed(catalogues.KINDS)}"
     if not name:
         raise UsageError("missing argument `KIND`: the catalogue to list", hint=known)
+    holders = [f"`meshwright show {kind} {name}`" for kind in catalogues.KINDS if _holds(kind, name)]
     hint = did_you_mean(nearest(name, catalogues.KINDS), otherwise=known)
     raise UsageError(f"unknown catalogue `{name}`", hint=f"try {' or '.join(holders)}" if holders else hint)
 
@@ -37,14 +37,10 @@ def _holds(kind: catalogues.Kind, name: str) -> bool:
     return True
 
 
-def _kinds() -> list[str]:
-    return list(catalogues.KINDS)
-
-
 KindArgument = Annotated[
     str,
     typer.Argument(metavar="KIND", help=f"Catalogue to list: {', '.join(catalogues.KINDS)}.", show_default=False,
-                   autocompletion=_kinds),
+                   autocompletion=options.of_choices(*catalogues.KINDS)),
 ]  # fmt: skip
 Name = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="One entry in full, with its sources.", show_default=False)

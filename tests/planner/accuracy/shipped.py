@@ -18,5 +18,5 @@ def shipped_cases() -> tuple[Case, ...]:
 
 @cache
 def shipped_summary() -> Summary:
-    """What `validate` says of them."""
+    """Their errors, as `validate` sums them up."""
     return validate().summary
