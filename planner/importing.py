@@ -22,7 +22,7 @@ from .targets.adapter_choices import CHOSEN, chosen_adapters
 from .targets.argv import Arguments
 from .targets.broken_rules import check_rules
 from .targets.engines.command_line import READ_ENGINES
-from .targets.facts import batch_of, cannot_exist, gpus_named, layout_of, one_node, ranks_stated, request_part
+from .targets.facts import batch_of, cannot_exist, gpus_named, layout_of, ranks_stated, request_part, started_gpus
 from .targets.foreign import owner_hint, refuse_foreign
 from .targets.import_format import Compared, Format, of_target
 from .targets.interleaving_groups import check_groups, regrouped
@@ -272,8 +272,7 @@ def _request(
     fields |= {name: facts[fact] for name, fact in also.items() if facts.get(fact)}
     gpus = ranks_stated(facts, arguments)
     if gpus and "cluster" not in given and "gpus" not in given:
-        fields["gpus"] = gpus
-        assumed += one_node(arguments)
+        fields |= started_gpus(arguments, given.get("gpu"), gpus, assumed)
     fields |= {name: value for name, value in given.items() if value is not None}
     if CHOSEN in facts and given.get("lora") is None and "model" in fields:
         fields["lora"] = chosen_adapters(facts, referenced_model(fields["model"])[0], assumed)

@@ -9,6 +9,7 @@ from typing import Any
 from ...cost_models.layouts import Layout
 from ...errors import InputError
 from ...profiles.cluster.load import load_cluster
+from ...profiles.io.registry import gpu_entry, load_node
 from .argv import Arguments
 from .options import Facts
 
@@ -121,10 +122,31 @@ def ranks_stated(facts: Facts, arguments: Arguments) -> int:
     return int(copies) * prod(int(facts.get(name, 1)) for name in ("tp", "cp", "pp"))
 
 
-def one_node(arguments: Arguments) -> list[str]:
-    """A sentence where a launcher takes its nodes from a variable that is not set, or from a file."""
+def started_gpus(arguments: Arguments, gpu: str | None, num_gpus: int, assumed: list[str]) -> dict[str, Any]:
+    """Fields of a request for the GPUs that the files start: `gpus`, or a `cluster` of nodes with fewer than usual."""
     open_nodes = "" if {"num_nodes", "world"} & arguments.ranks.keys() else arguments.open_nodes
-    return [f"the number of nodes is open (`{open_nodes}`): one node is taken"] if open_nodes else []
+    if open_nodes:  # the launcher takes its nodes from a variable that is not set, or from a file
+        assumed.append(f"the number of nodes is open (`{open_nodes}`): one node is taken")
+    return _small_nodes(arguments, gpu, assumed) or {"gpus": num_gpus}
+
+
+def _small_nodes(arguments: Arguments, gpu: str | None, assumed: list[str]) -> dict[str, Any]:
+    """The nodes that the files start if these have fewer ranks than the usual node of the GPU has GPUs.
+
+    A GPU keeps its share of the network cards. Empty: one node or usual nodes hold the ranks, or no usual one is known.
+    """
+    count, ranks = arguments.ranks.get("num_nodes", 1), arguments.ranks.get("gpus_per_node", 0)
+    if gpu is None or count < 2 or arguments.ranks.get("world", count * ranks) != count * ranks:
+        return {}
+    name = gpu_entry(gpu).usual_node
+    usual = load_node(name) if name else None
+    if usual is None or not 0 < ranks < usual.gpus_per_node:
+        return {}
+    group: dict[str, Any] = {"node": usual.name, "count": count, "gpus_per_node": ranks}
+    if usual.nics is not None:
+        group["nics"] = max(usual.nics * ranks // usual.gpus_per_node, 1)
+    assumed.append(f"the config starts {count} nodes of {ranks} ranks: {usual.name} with {ranks} GPUs are taken")
+    return {"cluster": {"name": f"{count} x {ranks}x{gpu}", "groups": [group]}}
 
 
 def gpus_named(given: Mapping[str, Any]) -> int | None:

@@ -207,10 +207,10 @@ def _prepared(document: Document, arguments: Arguments) -> Document:
 
 
 def _compared(facts: Facts) -> Compared:
-    """Layouts of Megatron-LM; those of FSDP2 with the same ranks of a sequence."""
+    """Layouts of Megatron-LM; those of FSDP2 with the same ranks of a sequence, whose weights it always shards."""
     if facts["zero"] < 2:
         return on_stack("megatron-core") if LORA in facts else Compared("megatron")
-    return Compared("any", {"fix": {"pp": 1, "ep": 1, "cp": facts["cp"]}, "stack": "torchtitan"})
+    return Compared("any", {"fix": {"pp": 1, "ep": 1, "cp": facts["cp"], "zero": 3}, "stack": "torchtitan"})
 
 
 READER = Reader(

@@ -51,6 +51,12 @@ def test_layout_by_the_backend(tmp_path: Path, backend: str, model: str, layout:
     assert (found.request.workload.seq_len, found.request.workload.global_batch) == (4096, 256)
 
 
+def test_layouts_that_fsdp2_is_compared_with(tmp_path: Path) -> None:
+    """It always shards weights, and has no stages."""
+    request = imported(tmp_path, "fsdp:d4t2").request
+    assert request.fix == {"pp": 1, "ep": 1, "cp": 1, "zero": 3}
+
+
 def script(folder: Path, *files: str, command: str = "", **arguments: str) -> Imported:
     path = folder / "run.sh"
     text = "#!/bin/bash\npython3 -m areal.launcher.ray train.py --config examples/grpo.yaml \\\n    " + command + "\n"

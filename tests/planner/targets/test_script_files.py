@@ -92,3 +92,18 @@ def test_a_number_of_nodes_that_is_not_set(tmp_path: Path, launcher: str, word: 
         return
     with pytest.raises(InputError, match="gpus: is missing"):
         imported(tmp_path, f"{text.rstrip()} --tensor-model-parallel-size 8 --pipeline-model-parallel-size 2\n")
+
+
+@pytest.mark.parametrize(("nodes", "ranks", "sizes"), [(3, 4, (3, 4)), (2, 4, (2, 4)), (1, 4, (1, 4)), (2, 8, (2, 8))])
+def test_nodes_as_small_as_the_script_starts(tmp_path: Path, nodes: int, ranks: int, sizes: tuple[int, int]) -> None:
+    """They have a quarter of the network cards where they have a quarter of the GPUs."""
+    launcher = f"torchrun --nproc_per_node {ranks} --nnodes {nodes}"
+    text = f"layers=4\nhidden=512\n{COMMAND} --global-batch-size 48\n"
+    found = imported(tmp_path, text.replace("torchrun --nproc_per_node 8 --nnodes 1", launcher))
+    assert str(found.layout) == f"dp{nodes * ranks}-mbs1-z0-rnone"
+    cluster = found.resolved().cluster
+    assert [(group.num_nodes, group.gpus_per_node) for group in cluster.groups] == [sizes]
+    if nodes > 1:
+        assert cluster.levels[-1].bw_bytes_per_s == 50e9
+    smaller = f"the config starts {nodes} nodes of {ranks} ranks: dgx-h100 with {ranks} GPUs are taken"
+    assert (smaller in found.assumed) == (nodes > 1 and ranks < 8)
