@@ -15,6 +15,7 @@ from .base import EngineTarget
 from .command_line import (
     Words,
     WrittenOption,
+    counted_options,
     fact_of,
     known_options,
     not_planned,
@@ -151,7 +152,7 @@ def compare_words(
     """Words of a command beside those of the plan. router: they are of another program than the engine."""
     engine = "" if router else wanted.engine.name
     flags = {option.name for option in written_options(expected) if not option.value}
-    options, planned = list(written_options(words, flags)), list(written_options(expected, flags))
+    options, planned = (counted_options(wanted.engine.name, each, flags) for each in (words, expected))
     by_identity = {_identity(engine, option): option for option in planned}
     problems = [*_first_word(words, expected), *_addresses(options, planned)]
     for option in options:

@@ -1,7 +1,6 @@
 """Reads the command line of vLLM or SGLang: the layout of its instances, from a script or a list of options.
 
-Options are those of the releases that files are written for, recorded from the engines' own parsers in
-planner/targets/engines/*.txt. A script is followed, not run.
+Options are recorded from the engines' own parsers (planner/targets/engines/*.txt). A script is followed, not run.
 """
 
 from __future__ import annotations
@@ -211,6 +210,20 @@ def written_options(words: Words, flags: Container[str] = ()) -> Iterator[Writte
         yield WrittenOption(written, name, value, line)
 
 
+def counted_options(engine: str, words: Words, flags: Container[str] = ()) -> list[WrittenOption]:
+    """As `written_options`, but of a switch that is on and off (`--X`, `--no-X`) only what counts: the last."""
+    options = [(_switch(engine, option.name), option) for option in written_options(words, flags)]
+    last = dict(switch for switch, _ in options)
+    return [option for (identity, on), option in options if last[identity] == on]
+
+
+def _switch(engine: str, name: str) -> tuple[str, bool]:
+    """What an option sets, equal for all its spellings, and whether it is on."""
+    positive = name.replace("--no-", "--", 1)
+    off = positive != name and positive in known_options(engine)
+    return fact_of(engine, positive if off else name) or (positive if off else name), not off
+
+
 def fact_of(engine: str, name: str) -> str | None:
     """The fact of a layout that an option states: equal for all spellings of an option."""
     return _FACTS.get(engine, {}).get(name)
@@ -225,7 +238,7 @@ def _read(out: CommandLine, words: Words) -> CommandLine:
     known, facts = known_options(out.engine), _FACTS[out.engine]
     if words and not _OPTION.match(words[0][0]):
         out.facts["model"] = words[0][0]
-    for option in written_options(words, {name for name, fact in facts.items() if fact in _FLAGS}):
+    for option in counted_options(out.engine, words, {name for name, fact in facts.items() if fact in _FLAGS}):
         name, fact = option.name, facts.get(option.name)
         if fact in _FLAGS:
             out.facts[fact] = 1

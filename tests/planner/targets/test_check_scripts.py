@@ -108,6 +108,15 @@ def test_a_mistake_is_named(engine: str, name: str, place: str, before: str, aft
     assert problem.file == place.split()[1]
 
 
+def test_the_last_of_a_switch_counts() -> None:
+    found = checked("vllm", "two", SERVE, SEQS, f"{SEQS} --enforce-eager --no-enforce-eager")
+    assert (found.problems, found.not_judged) == ([], ["--no-enforce-eager"])
+    prefixes = "--enable-prefix-caching"
+    found = checked("vllm", "two", SERVE, prefixes, f"{prefixes} --no-enable-prefix-caching", prefix_hit=0.5)
+    assert {problem.message for problem in found.problems} == {
+        "the plan finds parts of prompts in the cache", f"is missing: the plan has `{prefixes}`"}  # fmt: skip
+
+
 @pytest.mark.parametrize(("engine", "name", "place", "before", "after"), [
     ("vllm", "one", SERVE, DEVICES, "export CUDA_VISIBLE_DEVICES=6,7"),
     ("vllm", "one", SERVE, DEVICES, ""),

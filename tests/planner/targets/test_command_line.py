@@ -58,6 +58,16 @@ def test_data_parallelism_of_vllm_is_of_attention_where_there_are_experts() -> N
     assert fix("vllm", options.replace(" --enable-expert-parallel", ""))["attention_dp"] == 1
 
 
+def test_the_last_of_a_switch_counts() -> None:
+    """`--no-X` undoes an `--X` before it, by any spelling, and an `--X` after it stands."""
+    ranks = "-tp 1 -dp 8"
+    assert fix("vllm", f"{ranks} -ep --no-enable-expert-parallel", is_moe=True)["ep"] == 1
+    assert fix("vllm", f"{ranks} --no-enable-expert-parallel -ep", is_moe=True)["ep"] == 8
+    assert not read("vllm", "vllm serve m --enforce-eager --no-enforce-eager\n").gaps
+    assert [gap.field for gap in read("vllm", "vllm serve m --no-enforce-eager --enforce-eager\n").gaps] == [
+        "--enforce-eager"]  # fmt: skip
+
+
 def test_old_and_new_spellings_of_sglang_mean_the_same() -> None:
     new = fix("sglang", "--tp-size 8 --attn-dp-size 8 --ep-size 8", is_moe=True)
     assert new == {"tp": 1, "pp": 1, "attention_dp": 8, "ep": 8, "chunk_tokens": 8192 // 8}
