@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,7 +23,7 @@ from . import torus
 Levels = tuple[NetworkLevel, ...]  # innermost first
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Curve:
     """Seconds of one call over the bytes S of the tensor: latency + slope S + ramp sqrt(latency slope S).
 
@@ -37,20 +37,33 @@ class Curve:
     s_per_byte: Array  # of the tensor, as S grows
     ramp: Array  # share of sqrt(latency x transfer), see above
 
+    @cached_property
+    def hides(self) -> bool:
+        """Whether a part of the shorter one hides behind the longer."""
+        return bool((self.ramp < 0).any())
+
+    def rows(self, index: Ints) -> Curve:
+        """Those of the rows `index` [m] of columns [n]."""
+        return Curve(self.latency_s[index], self.s_per_byte[index], self.ramp[index])
+
 
 def seconds(curve: Curve, num_bytes: ArrayLike, calls: ArrayLike = 1.0) -> Array:
     """[n] seconds of `calls` calls on `num_bytes` bytes each; no bytes cost nothing."""
-    num_bytes = np.asarray(num_bytes, dtype=np.float64)
-    call_s = joined(curve.latency_s, curve.s_per_byte * num_bytes, curve.ramp)
-    return np.asarray(np.where(num_bytes > 0, call_s, 0.0) * np.asarray(calls, dtype=np.float64))
+    call_s = call_seconds(curve, np.asarray(num_bytes, dtype=np.float64))
+    return np.asarray(call_s * np.asarray(calls, dtype=np.float64))
 
 
-def joined(latency_s: Array, transfer_s: Array, ramp: Array) -> Array:
+def call_seconds(curve: Curve, num_bytes: Array) -> Array:
+    """[n] seconds of one call."""
+    return np.where(num_bytes > 0, joined(curve, curve.latency_s, curve.s_per_byte * num_bytes), 0.0)
+
+
+def joined(curve: Curve, latency_s: Array, transfer_s: Array) -> Array:
     """[n] seconds of a message by those to start and to transfer it (Curve)."""
     between = np.sqrt(latency_s * transfer_s)
-    if (ramp < 0).any():
-        between = np.where(ramp < 0, np.minimum(latency_s, transfer_s), between)
-    return np.asarray(latency_s + transfer_s + ramp * between)
+    if curve.hides:
+        between = np.where(curve.ramp < 0, np.minimum(latency_s, transfer_s), between)
+    return np.asarray(latency_s + transfer_s + curve.ramp * between)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -13,10 +14,12 @@ from .image_placement import placement
 from .kernel_counts import TOWER_KERNELS
 from .messages import REDUCTIONS_PER_LAYER, collectives_s, messages_s, sum_s
 from .methods import PLAIN, Methods
-from .pool import ACTIVATION_BYTES, Pool, dense_of_rank
+from .pool import ACTIVATION_BYTES, Pool
 
 _NORM_BYTES = 16.0  # per element of the hidden state and layer: two norms read and write it and the residual stream
 _ROUTED_BYTES = 8.0  # per element of a token's copy: into the order of the experts and back, each read and written
+_NONE = np.zeros(())  # seconds
+_REMEMBERED = 16  # pools, of which one price has four
 _HALF_TILE = 32.0  # rows of a tile of the smallest products that an expert leaves empty in the mean
 
 
@@ -42,11 +45,48 @@ def iteration_seconds(pool: Pool, constants: ServingConstants, batch: Batch) -> 
     DPEngineCoreProc; SGLang 0.5, DataParallelController; TensorRT-LLM 1.2, the PyExecutor of each rank)."""
     passes = _filling_s if pool.methods.fills else _device_s
     device = np.maximum(passes(pool, constants, batch), pool.launch_s)
-    if pool.draft_tokens.any() and pool.drafts:
+    if pool.drafts:
         drafted = _draft_s(pool, constants, batch) / pool.methods.draft_speed
         # The draft begins with what the lower layers give, and runs beside the upper ones.
         device = np.maximum(device + drafted - (1.0 - pool.methods.draft_from_share) * device, device)
     return np.asarray(device + constants.step_s + constants.sequence_s * batch.sequences / pool.attention_dp)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unchanging:
+    """What all iterations of a pool have in common, columns [n]: thousands of batches are priced on one pool."""
+
+    plain: bool  # no method changes how the parts are combined
+    dense: Array  # parameters of dense blocks that a rank multiplies a token with
+    head: Array  # of the head, the same of a token that is sampled
+    dense_flops_per_s: Array  # that products of dense blocks reach
+    dense_read_s4: Array  # fourth power of the seconds in which their weights and the head are read
+    has_experts: bool
+    cache_bytes_per_s: Array  # at which caches are read
+    state_bytes: Array  # of a sequence on a rank, which a recurrence reads and writes
+    norm_bytes: Array  # of a token, over the elements of its hidden state
+    routed_bytes: Array  # the same of a token's copies in the order of experts, on all ranks that share them
+    scans: bool  # layers have recurrences
+    short_s: Array  # of kernels that are too short to fill a GPU
+
+    @classmethod
+    def of(cls, pool: Pool, constants: ServingConstants) -> _Unchanging:
+        model, dense, head = pool.model, pool.model.dense_of_rank(pool.tp), pool.model.head_parameters / pool.tp
+        weights = (dense + model.still_parameters / pool.tp) * pool.weight_bytes
+        read = weights / _narrow(pool.weight_bytes, constants) + 2.0 * head
+        return cls(
+            plain=pool.methods == PLAIN, dense=dense, head=head,
+            dense_flops_per_s=pool.dense_flops_per_s * constants.compute_share,
+            dense_read_s4=(read / (pool.memory_bw_bytes_per_s * constants.bandwidth_share)) ** 4,
+            has_experts=bool(model.moe_layers.any()),
+            cache_bytes_per_s=pool.memory_bw_bytes_per_s * constants.cache_share,
+            state_bytes=2.0 * model.state_bytes / pool.tp,
+            norm_bytes=_NORM_BYTES * model.layers, routed_bytes=_ROUTED_BYTES * model.moe_layers * model.top_k,
+            scans=bool(model.scan_bytes.any() or model.scan_flops.any()), short_s=constants.short_s * model.kernels,
+        )  # fmt: skip
+
+
+_unchanging = lru_cache(maxsize=_REMEMBERED)(_Unchanging.of)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +96,7 @@ class _Parts:
     products: Array  # with the reads of their weights
     cache: Array  # attention of answers
     prompts: Array  # attention of prompts
-    prompt_sums: Array  # of `sums`, those of prompts
+    prompt_sums: Array  # of `sums`, those of prompts, where a method hides them
     passes: Array  # norms, order of experts, recurrences; the tower that sees the images of prompts
     kernels: Array  # that are too short to fill a GPU
     sums: Array  # of tensor parallelism
@@ -66,27 +106,29 @@ class _Parts:
 
 def _device_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
     """The model runs once: a token of each sequence and the proposed ones, and the prompts."""
+    same = _unchanging(pool, constants)
     if pool.methods.streams > 1:
         batch = replace(batch, prompt_tokens=batch.prompt_tokens * pool.methods.streams)
     decoded = batch.sequences * (1.0 + pool.draft_tokens)
     together = decoded + batch.prompt_tokens
     tokens = decoded / pool.attention_dp + batch.prompt_tokens / batch.prompt_groups  # of the fullest group
     sums, exchanges = collectives_s(pool, constants, tokens)
-    answers_sums = sums if pool.methods == PLAIN else collectives_s(pool, constants, decoded / pool.attention_dp)[0]
-    passes_s = _passes_s(pool, batch, together, tokens)
+    answers_sums = None if same.plain else collectives_s(pool, constants, decoded / pool.attention_dp)[0]
+    passes_s = _passes_s(pool, same, batch, together, tokens)
     if pool.images is not None:
         passes_s = passes_s + _images_s(pool, constants, batch.prompt_tokens / batch.prompt_groups)
     parts = _Parts(
-        products=_products_s(pool, constants, decoded, tokens, together),
-        cache=_decode_attention_s(pool, constants, batch), prompts=_prompt_attention_s(pool, constants, batch),
-        passes=passes_s, kernels=constants.short_s * pool.model.kernels,
-        sums=sums, prompt_sums=np.maximum(sums - answers_sums, 0.0), exchanges=exchanges,
+        products=_products_s(pool, constants, same, decoded, tokens, together),
+        cache=_decode_attention_s(pool, same, batch), prompts=_prompt_attention_s(pool, batch),
+        passes=passes_s, kernels=same.short_s,
+        sums=sums, prompt_sums=_NONE if answers_sums is None else np.maximum(sums - answers_sums, 0.0),
+        exchanges=exchanges,
         messages=messages_s(pool, tokens),
     )  # fmt: skip
-    if pool.methods == PLAIN:
+    if same.plain:
         return _one_after_another(parts)
     number = max(pool.methods.nano_batches, 2.0 if pool.methods.sums_in_halves else 1.0)
-    split = _products_s(pool, constants, decoded / number, tokens / number, together / number) * number
+    split = _products_s(pool, constants, same, decoded / number, tokens / number, together / number) * number
     return _by_methods(pool, parts, split, tokens)
 
 
@@ -115,7 +157,7 @@ def _patches_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
     alone = replace(pool, tp=one, draft_tokens=np.maximum(batch.context / ranks - 1.0, 0.0),
                     all_reduce=collectives.Curve(none, none, none))  # fmt: skip
     gathered = ACTIVATION_BYTES * pool.model.kv_elements / pool.model.layers * batch.context * batch.sequences * share
-    sent_s = pool.model.layers * collectives.seconds(pool.all_gather, gathered)
+    sent_s = pool.model.layers * collectives.call_seconds(pool.all_gather, gathered)
     return np.maximum(_device_s(alone, constants, seen), np.where(ranks > 1, sent_s, 0.0))
 
 
@@ -152,8 +194,11 @@ def _in_nano_batches(methods: Methods, parts: _Parts) -> Array:
     return np.asarray(longest + parts.messages + parts.kernels)
 
 
-def _products_s(pool: Pool, constants: ServingConstants, decoded: Array, tokens: Array, together: Array) -> Array:
-    return _dense_s(pool, constants, decoded, tokens) + _experts_s(pool, constants, together)
+def _products_s(
+    pool: Pool, constants: ServingConstants, same: _Unchanging, decoded: Array, tokens: Array, together: Array
+) -> Array:  # fmt: skip
+    dense_s = _dense_s(same, decoded / pool.attention_dp, tokens)
+    return dense_s + _experts_s(pool, constants, together) if same.has_experts else dense_s
 
 
 def _draft_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
@@ -170,16 +215,10 @@ def _soft_maximum(a: Array, b: Array) -> Array:
     return np.asarray((a**4 + b**4) ** 0.25)
 
 
-def _dense_s(pool: Pool, constants: ServingConstants, decoded: Array, tokens: Array) -> Array:
+def _dense_s(same: _Unchanging, sampled: Array, tokens: Array) -> Array:
     """Attention projections, dense blocks, shared experts; and the head, for tokens that are sampled."""
-    model = pool.model
-    sampled = decoded / pool.attention_dp
-    dense, head = dense_of_rank(model, pool.tp), model.head_parameters / pool.tp
-    flops = 2.0 * (dense * tokens + head * sampled)
-    weights = (dense + model.still_parameters / pool.tp) * pool.weight_bytes
-    read = weights / _narrow(pool.weight_bytes, constants) + 2.0 * head
-    return _soft_maximum(flops / (pool.dense_flops_per_s * constants.compute_share),
-                         read / (pool.memory_bw_bytes_per_s * constants.bandwidth_share))  # fmt: skip
+    flops = 2.0 * (same.dense * tokens + same.head * sampled)
+    return np.asarray(((flops / same.dense_flops_per_s) ** 4 + same.dense_read_s4) ** 0.25)
 
 
 def _narrow(num_bytes: Array, constants: ServingConstants) -> Array:
@@ -195,8 +234,6 @@ def touched_experts(experts: Array, top_k: Array, tokens: Array) -> Array:
 def _experts_s(pool: Pool, constants: ServingConstants, together: Array) -> Array:
     """Routed experts: all groups of attention data parallelism share them. together: tokens of all groups."""
     model = pool.model
-    if not model.moe_layers.any():
-        return np.zeros_like(together)
     share = model.top_k / model.experts
     touched = touched_experts(model.experts, model.top_k, together) / model.experts
     flops = 2.0 * model.expert_parameters * (share * together + touched * _HALF_TILE) / pool.stage_gpus
@@ -206,15 +243,14 @@ def _experts_s(pool: Pool, constants: ServingConstants, together: Array) -> Arra
     return _soft_maximum(flops / rate, read / (pool.memory_bw_bytes_per_s * constants.bandwidth_share))
 
 
-def _decode_attention_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
+def _decode_attention_s(pool: Pool, same: _Unchanging, batch: Batch) -> Array:
     model, sequences = pool.model, batch.sequences / pool.attention_dp
-    split = np.minimum(pool.tp, model.kv_heads)
-    cached = pool.kv_read_bytes * model.read_elements(batch.context) / split + model.index_bytes * batch.context
-    # A recurrence reads its state and writes it.
-    read = sequences * (cached + 2.0 * model.state_bytes / pool.tp)
+    cached = pool.kv_read_bytes * model.read_elements(batch.context) / pool.kv_split
+    if model.chooses:
+        cached = cached + model.index_bytes * batch.context
+    read = sequences * (cached + same.state_bytes)
     flops = sequences * (1.0 + pool.draft_tokens) * model.decode_flops(batch.context, pool.tp)
-    return _soft_maximum(flops / pool.attention_flops_per_s,
-                         read / (pool.memory_bw_bytes_per_s * constants.cache_share))  # fmt: skip
+    return _soft_maximum(flops / pool.attention_flops_per_s, read / same.cache_bytes_per_s)
 
 
 def _images_s(pool: Pool, constants: ServingConstants, tokens: Array) -> Array:
@@ -233,18 +269,21 @@ def _images_s(pool: Pool, constants: ServingConstants, tokens: Array) -> Array:
     return np.asarray(left * (products_s / pool.tp + layers_s))
 
 
-def _prompt_attention_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
+def _prompt_attention_s(pool: Pool, batch: Batch) -> Array:
     tokens = batch.prompt_tokens / batch.prompt_groups
     flops = tokens * pool.model.prompt_flops(batch.prompt_context, pool.tp)
     return np.asarray(flops / pool.attention_flops_per_s)
 
 
-def _passes_s(pool: Pool, batch: Batch, together: Array, tokens: Array) -> Array:
+def _passes_s(pool: Pool, same: _Unchanging, batch: Batch, together: Array, tokens: Array) -> Array:
     """Norms, which every tp rank computes whole, the copies of tokens in the order of their experts, and recurrences
     over prompts, whose products in 16 bits are taken to reach the rate of attention (assumed)."""
-    model = pool.model
-    norms = _NORM_BYTES * model.layers * tokens
-    routed = _ROUTED_BYTES * model.moe_layers * model.top_k * together / pool.ep
+    model, elements = pool.model, same.norm_bytes * tokens
+    if same.has_experts:
+        elements = elements + same.routed_bytes * together / pool.ep
+    moved = model.hidden * elements
+    if not same.scans:
+        return np.asarray(moved / pool.memory_bw_bytes_per_s)
     scanned = batch.prompt_tokens / batch.prompt_groups / pool.tp
-    moved = model.hidden * (norms + routed) + model.scan_bytes * scanned
+    moved = moved + model.scan_bytes * scanned
     return np.asarray(moved / pool.memory_bw_bytes_per_s + model.scan_flops * scanned / pool.attention_flops_per_s)

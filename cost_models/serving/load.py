@@ -28,24 +28,20 @@ def steady_state(prefill: Pool, decode: Pool, disagg: Mask, load: Load, constant
     """
     if decode.methods.fills:
         return filling_state(decode, load, constants)
-    steps = np.maximum(load.output - 1.0, 1.0) / decode.step_tokens  # iterations of an answer
     capacity, number, held = load.sequences_on(decode)
-    held = np.where(load.rate > 0, capacity, held)
-    running, state = 0.7 * held, _State(*(np.zeros_like(held) for _ in range(len(fields(_State)))))
-    for _ in range(ROUNDS):
-        state = _at(running, state, prefill, decode, disagg, load, constants, held)
-        decoding = steps * state.step_s
-        closed = held * decoding / (state.ttft_s + decoding)
-        opened = np.minimum(_decoding_at(load.rate / decode.instances, steps, state, disagg), capacity)
-        running = 0.5 * running + 0.5 * np.where(load.rate > 0, opened, closed)
-    rate = np.where(load.rate > 0, load.rate, running * decode.instances / (steps * state.step_s))
+    is_open = load.rate > 0
+    held = np.where(is_open, capacity, held)
+    system = _System.of(prefill, decode, disagg, load, constants, held)
+    steps, arriving = system.steps, load.rate / decode.instances
+    running, state = system.settled(held, capacity)
+    rate = np.where(is_open, load.rate, running * decode.instances / (steps * state.step_s))
     deviation = _deviation(running, state, decode, disagg, load, constants)
     full_s = iteration_seconds(decode, constants, decoding_batch(capacity, decode, load))
-    wanted = _decoding_at(load.rate / decode.instances, steps, replace(state, decode_s=full_s), disagg)
-    begun = load.rate / decode.instances * state.begin_s  # prompts that have room already
+    wanted = _decoding_at(arriving, steps, replace(state, decode_s=full_s), disagg)
+    begun = arriving * state.begin_s  # prompts that have room already
     room = decoders_queue((wanted + begun) / capacity, running + begun, deviation, capacity, decode, load)
     opened = (state.prompts_taken < BUSIEST) & (room.load_factor < FULLEST) & (running < FULLEST * capacity)
-    stable = np.where(load.rate > 0, opened, number <= capacity)
+    stable = np.where(is_open, opened, number <= capacity)
     waits_s = load.waiting(number, held) * decode.instances / rate
     before_s, first_s, after_s = by_phase(room.waits.mean_s, decode, disagg)
     tokens = rate * load.output
@@ -57,7 +53,7 @@ def steady_state(prefill: Pool, decode: Pool, disagg: Mask, load: Load, constant
         prompt_load=state.prompt_load, load_factor=np.zeros_like(running), queue_s=state.queue_s + waits_s + before_s,
         room=room.waits, pipeline_s=state.pipeline_s, first_token_s=state.first_token_s + first_s,
         decode_s=state.decode_s, prompt_s=state.prompt_s, longest_s=state.longest_s, most_s=state.most_s,
-        prompt_groups=state.groups, prompt_scv=state.prompt_scv, interval_scv=_interval_scv(load, prefill),
+        prompt_groups=state.groups, prompt_scv=state.prompt_scv, interval_scv=system.interval_scv,
         stable=stable,
     )  # fmt: skip
 
@@ -109,46 +105,88 @@ class _State:
     begin_s: Array  # from the room for a request until it decodes
 
 
-def _at(
-    running: Array, before: _State, prefill: Pool, decode: Pool, disagg: Mask, load: Load, constants: ServingConstants,
-    held: Array,
-) -> _State:  # fmt: skip
-    """Latencies while so many sequences decode on an instance. before: in the round before."""
-    steps = np.maximum(load.output - 1.0, 1.0) / decode.step_tokens
-    decoding = decoding_batch(running, decode, load)
-    decode_s = iteration_seconds(decode, constants, decoding)
-    groups = _together_in(before.meanwhile, prefill)
-    alone_s, beside = np.where(disagg, 0.0, decode_s), np.where(disagg, 0.0, decoding.sequences)
-    mixed = replace(decoding, sequences=beside, prompt_context=load.prompt_context, prompt_groups=groups)
-    mixed_s, chunks = prompt_iterations(prefill, constants, mixed, load.prefilled)
-    stage_s, prompt_scv = _stage_s(prefill, constants, mixed, load, mixed_s, alone_s, decoding.sequences / steps)
-    rounds = Rounds.of(stage_s, before.rate, mixed_s, alone_s, chunks, prefill, disagg, load)
-    added_s, shared_s = rounds.added_s, stage_s * groups  # of prompts of so many groups at a time
-    together = _together(held, prefill.mixes_prompts, load, constants)
-    others, all_others = np.maximum(running - 1.0, 0.0), np.maximum(held - 1.0, 0.0)
-    ahead = together * all_others / 2.0 * decode.instances / prefill.instances
-    # Prompts that come while one decodes: half of those that came with it, and of the others as many as decode.
-    behind = together * all_others / 2.0 + (1.0 - together) * others
-    step_s = decode_s + np.where(disagg, 0.0, behind * added_s / steps)
-    if decode.methods.swaps:
-        step_s = step_s + decode.swap_s(load.context) / steps
-    rate = np.where(load.rate > 0, load.rate, running * decode.instances / (steps * step_s)) / prefill.instances
-    # Where all that come meanwhile are taken at once, prompts take no more of the time than they add to an iteration.
-    whole_s = shared_s + alone_s * chunks / prefill.pp
-    prompt_load = np.minimum(rate * added_s, np.maximum(shared_s / whole_s, BUSIEST))
-    prompts_taken = np.minimum(rate * np.maximum(shared_s / prefill.attention_dp, rounds.full_s), BUSIEST)
-    unevenness = np.where(load.rate > 0, _interval_scv(load, prefill), 1.0) + prompt_scv
-    queue_s = unevenness / 2.0 * shared_s * prompt_load * queued(prompt_load, prompts_taken, prefill)
-    queue_s = np.where(rounds.together, rounds.queue_s(rate, prompt_load, alone_s, unevenness), queue_s)
-    queue_s = np.where(load.rate > 0, queue_s, np.minimum(queue_s, others / 2.0 * added_s)) + ahead * added_s
-    first_token_s = _WAITS * decode_s * np.where(disagg, decode.decodes_first > 0, 1.0 / decode.pp)
-    later_s = np.where(disagg & (load.rate > 0), pipeline_s(prefill, load, added_s, prompts_taken, prompt_scv), 0.0)
-    own_s, come_s = prompt_seconds(mixed_s, chunks, prefill), front_s(prefill, constants, load.prompt)
-    return _State(
-        come_s + load.transfer_s + first_token_s + own_s + queue_s + later_s, step_s, prompt_load, prompts_taken,
-        queue_s + later_s, later_s, first_token_s, decode_s, added_s, rounds.longest_s, rounds.most_s, prompt_scv,
-        groups, rate * whole_s, rate, np.where(disagg, decode_s, own_s),
-    )  # fmt: skip
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _System:
+    """Pools under a load, with what no round of the fixed point changes, columns [n]."""
+
+    prefill: Pool
+    decode: Pool
+    disagg: Mask
+    load: Load
+    constants: ServingConstants
+    is_open: Mask
+    steps: Array  # iterations of an answer
+    interval_scv: Array
+    ahead: Array  # of the prompts that come together with one, those before it
+    behind: Array  # and those after it
+    alone: Array  # share of the prompts that come by themselves
+    first: Array  # iterations of the pool that decodes, until a prompt is in one
+    come_s: Array  # to the scheduler, and of the cache to another pool
+
+    @classmethod
+    def of(
+        cls, prefill: Pool, decode: Pool, disagg: Mask, load: Load, constants: ServingConstants, held: Array
+    ) -> _System:  # fmt: skip
+        """held: sequences that an instance has room for, of a closed loop no more than its requests."""
+        together = _together(held, prefill.mixes_prompts, load, constants)
+        half = together * np.maximum(held - 1.0, 0.0) / 2.0
+        return cls(
+            prefill=prefill, decode=decode, disagg=disagg, load=load, constants=constants, is_open=load.rate > 0,
+            steps=np.maximum(load.output - 1.0, 1.0) / decode.step_tokens, interval_scv=_interval_scv(load, prefill),
+            ahead=half * decode.instances / prefill.instances, behind=half, alone=1.0 - together,
+            first=np.where(disagg, decode.decodes_first > 0, 1.0 / decode.pp),
+            come_s=front_s(prefill, constants, load.prompt) + load.transfer_s,
+        )  # fmt: skip
+
+    def settled(self, held: Array, capacity: Array) -> tuple[Array, _State]:
+        """The sequences that decode on an instance, and the state in which they do."""
+        arriving = self.load.rate / self.decode.instances
+        running, state = 0.7 * held, _State(*(np.zeros_like(held) for _ in range(len(fields(_State)))))
+        for _ in range(ROUNDS):
+            state = self.at(running, state)
+            decoding = self.steps * state.step_s
+            closed = held * decoding / (state.ttft_s + decoding)
+            opened = np.minimum(_decoding_at(arriving, self.steps, state, self.disagg), capacity)
+            running = 0.5 * running + 0.5 * np.where(self.is_open, opened, closed)
+        return running, state
+
+    def at(self, running: Array, before: _State) -> _State:
+        """Latencies while so many sequences decode on an instance. before: in the round before."""
+        prefill, decode, load, disagg, constants = self.prefill, self.decode, self.load, self.disagg, self.constants
+        steps, is_open = self.steps, self.is_open
+        decoding = decoding_batch(running, decode, load)
+        decode_s = iteration_seconds(decode, constants, decoding)
+        groups = _together_in(before.meanwhile, prefill)
+        alone_s, beside = np.where(disagg, 0.0, decode_s), np.where(disagg, 0.0, decoding.sequences)
+        mixed = replace(decoding, sequences=beside, prompt_context=load.prompt_context, prompt_groups=groups)
+        mixed_s, chunks = prompt_iterations(prefill, constants, mixed, load.prefilled)
+        stage_s, prompt_scv = _stage_s(prefill, constants, mixed, load, mixed_s, alone_s, decoding.sequences / steps)
+        rounds = Rounds.of(stage_s, before.rate, mixed_s, alone_s, chunks, prefill, disagg, load)
+        added_s, shared_s = rounds.added_s, stage_s * groups  # of prompts of so many groups at a time
+        others = np.maximum(running - 1.0, 0.0)
+        # Prompts that come while one decodes: half of those that came with it, and of the others as many as decode.
+        step_s = decode_s + np.where(disagg, 0.0, (self.behind + self.alone * others) * added_s / steps)
+        if decode.methods.swaps:
+            step_s = step_s + decode.swap_s(load.context) / steps
+        rate = np.where(is_open, load.rate, running * decode.instances / (steps * step_s)) / prefill.instances
+        # Where all that come meanwhile are taken at once, prompts take no more of the time than they add to an
+        # iteration.
+        whole_s = shared_s + alone_s * chunks / prefill.pp
+        prompt_load = np.minimum(rate * added_s, np.maximum(shared_s / whole_s, BUSIEST))
+        taken = np.minimum(rate * np.maximum(shared_s / prefill.attention_dp, rounds.full_s), BUSIEST)
+        unevenness = np.where(is_open, self.interval_scv, 1.0) + prompt_scv
+        queue_s = unevenness / 2.0 * shared_s * prompt_load * queued(prompt_load, taken, prefill)
+        later_s, own_s = np.zeros_like(queue_s), prompt_seconds(mixed_s, chunks, prefill)
+        if prefill.staged:
+            queue_s = np.where(rounds.together, rounds.queue_s(rate, prompt_load, alone_s, unevenness), queue_s)
+            later_s = np.where(disagg & is_open, pipeline_s(prefill, load, added_s, taken, prompt_scv), 0.0)
+        queue_s = np.where(is_open, queue_s, np.minimum(queue_s, others / 2.0 * added_s)) + self.ahead * added_s
+        first_s = _WAITS * decode_s * self.first
+        return _State(
+            self.come_s + first_s + own_s + queue_s + later_s, step_s, prompt_load, taken, queue_s + later_s, later_s,
+            first_s, decode_s, added_s, rounds.longest_s, rounds.most_s, prompt_scv, groups, rate * whole_s, rate,
+            np.where(disagg, decode_s, own_s),
+        )  # fmt: skip
 
 
 def _stage_s(
@@ -192,8 +230,8 @@ def decoding_batch(running: Array, decode: Pool, load: Load) -> Batch:
     fills in, a pass over as many as run in the mean."""
     if decode.methods.fills:
         return whole_passes(np.maximum(running / decode.pp, 1.0), load)
-    return Batch(sequences=running / decode.pp, context=load.context, prompt_tokens=np.zeros_like(running),
-                 prompt_context=load.prompt_context, prompt_groups=np.ones_like(running))  # fmt: skip
+    return Batch(sequences=running / decode.pp, context=load.context, prompt_tokens=np.zeros(running.shape),
+                 prompt_context=load.prompt_context, prompt_groups=np.ones(running.shape))  # fmt: skip
 
 
 def prompt_iterations(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -23,9 +24,9 @@ HOST_KERNELS = 1000.0  # launched on prompts, by which the host seconds of an en
 ACTIVATION_BYTES = 2.0  # of an element of hidden states
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Pool:
-    """Columns [n]. An instance is tp x attention_dp x pp GPUs."""
+    """Columns [n]. An instance is tp x attention_dp x pp GPUs. Compared by identity, as caches of its terms do."""
 
     model: ServedModel
     draft: ServedModel  # proposes tokens, on the same GPUs as the model; `ServedModel.none` without speculation
@@ -72,7 +73,7 @@ class Pool:
         """The rows `index` [m], with so many instances each [m]."""
         taken = {name: getattr(self, name)[index] for name in _COLUMNS}
         model, draft = self.model.rows(index), self.draft.rows(index)
-        curves = {name: _taken(getattr(self, name), index) for name in _CURVES}
+        curves = {name: getattr(self, name).rows(index) for name in _CURVES}
         return replace(self, **{**taken, **curves, "model": model, "draft": draft, "instances": instances})
 
     def launched_s(self, tokens: Array | float) -> Array:
@@ -81,7 +82,7 @@ class Pool:
         chunks = np.zeros_like(self.host_s) if self.methods.host_beside else tokens / self.chunk_tokens
         return np.asarray(self.host_s * chunks)
 
-    @property
+    @cached_property
     def stage_gpus(self) -> Array:
         """[n] GPUs of a stage of an instance."""
         return self.tp * self.attention_dp
@@ -91,7 +92,7 @@ class Pool:
         """[n] GPUs of all instances."""
         return self.stage_gpus * self.pp * self.instances
 
-    @property
+    @cached_property
     def kv_split(self) -> Array:
         """[n] parts of the cache over the tp ranks: heads are copied where there are fewer than ranks."""
         return np.minimum(self.tp, self.model.kv_heads)
@@ -133,7 +134,7 @@ class Pool:
     def _layers_bytes(self, model: ServedModel) -> Array:
         """The part of a rank in the layers of all stages."""
         ranks = np.ones_like(self.tp) if self.methods.patches else self.tp
-        dense = dense_of_rank(model, ranks) + model.still_parameters / ranks
+        dense = model.dense_of_rank(ranks) + model.still_parameters / ranks
         experts = model.expert_parameters * self.expert_bytes / self.stage_gpus
         return np.asarray(dense * self.weight_bytes + experts)
 
@@ -142,10 +143,20 @@ class Pool:
         """[n] of a GPU, read from its disk in an iteration."""
         return np.where(self.methods.window_layers < self.model.layers, self._layers_bytes(self.model) / self.pp, 0.0)
 
-    @property
+    @cached_property
     def drafts(self) -> bool:
         """Whether a model proposes the tokens that are verified."""
-        return bool(self.draft.layers.any())
+        return bool(self.draft.layers.any() and self.draft_tokens.any())
+
+    @cached_property
+    def grouped(self) -> bool:
+        """Whether instances have several groups of attention data parallelism."""
+        return bool((self.attention_dp > 1).any())
+
+    @cached_property
+    def staged(self) -> bool:
+        """Whether instances are pipelines."""
+        return bool((self.pp > 1).any())
 
     @property
     def drafting(self) -> Pool:
@@ -285,14 +296,5 @@ def stage_layers(layers: Array, pp: Array) -> Array:
     return np.array([first, np.where(pp > 2, even + (left > 0), 0.0), even])
 
 
-def dense_of_rank(model: ServedModel, tp: Array) -> Array:
-    """[n] of `dense_parameters`, those that a rank has and multiplies its tokens with."""
-    return np.asarray((model.dense_parameters - model.whole_parameters) / tp + model.whole_parameters)
-
-
 _COLUMNS = [field.name for field in fields(Pool) if field.type == "Array"]
 _CURVES = [field.name for field in fields(Pool) if field.type == "Curve"]
-
-
-def _taken(curve: Curve, index: Ints) -> Curve:
-    return Curve(curve.latency_s[index], curve.s_per_byte[index], curve.ramp[index])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 
@@ -20,9 +21,10 @@ _SCALE_BYTES = 4  # of the scale of so many elements in fp8, in caches of latent
 _SCALED = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class ServedModel:
-    """One model (0-d arrays) or one per row ([n], `stacked`). All sums are over the layers of the whole model."""
+    """One model (0-d arrays) or one per row ([n], `stacked`). All sums are over the layers of the whole model. Compared
+    by identity."""
 
     layers: Array
     moe_layers: Array
@@ -72,20 +74,40 @@ class ServedModel:
         index = model.mtp_pattern[0] if model.mtp_pattern else model.pattern[-1]
         return cls._of(model, stack, [model.kinds[index]], beside=2 * model.hidden**2, tables=0)
 
+    def dense_of_rank(self, tp: Array) -> Array:
+        """[n] of `dense_parameters`, those that a rank has and multiplies its tokens with."""
+        return np.asarray((self.dense_parameters - self.whole_parameters) / tp + self.whole_parameters)
+
+    @cached_property
+    def chooses(self) -> bool:
+        """Whether an index of a layer chooses tokens."""
+        return bool(self.chosen.any() or self.index_bytes.any() or self.index_pair_flops.any())
+
+    @cached_property
+    def windowed(self) -> bool:
+        """Whether layers see a window alone."""
+        return bool(self.window.any())
+
     def read_elements(self, context: Array) -> Array:
         """[n] cached, that attention reads for a sequence with so many tokens before."""
-        everywhere = (self.kv_elements - self.chosen_kv_elements) * context
-        windows = self.window_kv_elements * np.minimum(context, self.window)
-        return np.asarray(everywhere + windows + self.chosen_kv_elements * np.minimum(context, self.chosen))
+        read = (self.kv_elements - self.chosen_kv_elements) * context if self.chooses else self.kv_elements * context
+        if self.windowed:
+            read = read + self.window_kv_elements * np.minimum(context, self.window)
+        if self.chooses:
+            read = read + self.chosen_kv_elements * np.minimum(context, self.chosen)
+        return np.asarray(read)
 
     def decode_flops(self, context: Array, tp: Array) -> Array:
         """[n] of the attention of a token on one of `tp` ranks. Indexes are whole on each."""
-        return np.asarray(context * self.decode_pair_flops / tp + self._chosen_flops(context, tp))
+        everywhere = context * self.decode_pair_flops / tp
+        return np.asarray(everywhere + self._chosen_flops(context, tp) if self.chooses else everywhere)
 
     def prompt_flops(self, context: Array, tp: Array) -> Array:
         """[n] the same of a prompt's token, which sees so many in the mean."""
-        windows = np.minimum(context, self.window) * self.window_pair_flops
-        return np.asarray((context * self.pair_flops + windows) / tp + self._chosen_flops(context, tp))
+        seen = context * self.pair_flops
+        if self.windowed:
+            seen = seen + np.minimum(context, self.window) * self.window_pair_flops
+        return np.asarray(seen / tp + self._chosen_flops(context, tp) if self.chooses else seen / tp)
 
     def _chosen_flops(self, context: Array, tp: Array) -> Array:
         """Attention to chosen tokens works on the latents, in prompts too (vLLM 0.32, FlashMLASparseBackend)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -17,7 +18,7 @@ PROBE = 0.1  # share of the sequences, of the difference that gives a derivative
 BUSIEST, FULLEST = 0.98, 0.999
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Load:
     """Requests, columns [n]."""
 
@@ -59,12 +60,12 @@ class Load:
         scv = 1.0 + (self.arrival_scv - 1.0) * share
         return replace(self, rate=self.rate * share, arrival_scv=scv)
 
-    @property
+    @cached_property
     def context(self) -> Array:
         """[n] tokens in the cache of a sequence that decodes, mean."""
         return np.asarray(self.running_prompt + self.running_output / 2)
 
-    @property
+    @cached_property
     def prompt_context(self) -> Array:
         """[n] tokens that a prefilled token sees, mean: what is found in the cache and half of the rest, and more of
         them are in long prompts."""
@@ -83,7 +84,7 @@ class Load:
         opened = (self.rate > 0) | ~np.isfinite(self.concurrency)
         return np.where(opened, 0.0, np.maximum(number - held, 0.0))
 
-    @property
+    @cached_property
     def prefilled(self) -> Array:
         """[n] tokens of a prompt that are not found in the cache, mean."""
         return np.asarray(self.prompt * (1.0 - self.prefix_hit))

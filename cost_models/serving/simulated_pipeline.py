@@ -114,6 +114,7 @@ class Pipeline:
     held: int = 0  # requests that have room
     joined: int = 0  # requests that have decoded: the order of those that end together
     ended: list[tuple[float, ...]] = field(default_factory=list)  # arrival, TTFT, TPOT, tokens of the prompt
+    mixed_s: dict[tuple[float, ...], float] = field(default_factory=dict)  # of iterations with prompts, by their work
 
     def __post_init__(self) -> None:
         stages, lengths = int(self.pool.pp[0]), self.arrivals.requests.lengths
@@ -187,15 +188,18 @@ class Pipeline:
 
     def _mixed_s(self, number: int, context: float, prompts: list[tuple[Request, float]]) -> float:
         """Seconds of an iteration in which so many sequences decode, and so many tokens of each prompt are prefilled
-        beside them."""
+        beside them; remembered, since prompts of equal lengths have equal chunks."""
         tokens = sum(taken for _, taken in prompts)
         seen = sum(taken * (it.prompt - it.left_prompt - taken / 2) for it, taken in prompts) / max(tokens, 1.0)
         groups = min(len(prompts), float(self.pool.attention_dp[0]))
-        batch = Batch(sequences=np.array([float(number)]), prompt_tokens=np.array([tokens]),
-                      context=np.array([context]), prompt_context=np.array([seen]),
-                      prompt_groups=np.array([groups]))  # fmt: skip
-        seconds = iteration_seconds(self.pool, self.constants, batch) + self.pool.launched_s(tokens / groups)
-        return float(seconds[0])
+        work = float(number), context, tokens, seen, groups
+        if work not in self.mixed_s:
+            sequences, cached, taken, before, lying = (np.array([value]) for value in work)
+            batch = Batch(sequences=sequences, prompt_tokens=taken, context=cached, prompt_context=before,
+                          prompt_groups=lying)  # fmt: skip
+            seconds = iteration_seconds(self.pool, self.constants, batch) + self.pool.launched_s(tokens / groups)
+            self.mixed_s[work] = float(seconds[0])
+        return self.mixed_s[work]
 
     def _taken(self, beside: float) -> list[tuple[Request, float]]:
         """Prompts of the next iteration and how many tokens of each, first come first; the next chunk may follow while

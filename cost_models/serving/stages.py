@@ -45,6 +45,10 @@ class Rounds:
         stage_s: that a prompt adds to one stage. rate: prompts per second. mixed_s, alone_s: of an iteration with a
         chunk and without.
         """
+        if not prefill.staged:
+            none = np.zeros_like(stage_s)
+            return cls(together=np.zeros_like(disagg), added_s=stage_s, longest_s=stage_s, most_s=none + np.inf,
+                       full_s=none)  # fmt: skip
         stages, together = prefill.pp, ~disagg & (prefill.pp > 1)
         first_s = mixed_s * chunks / stages
         held = np.maximum(prefill.chunk_tokens / load.prefilled, 1.0)

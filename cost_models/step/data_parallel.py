@@ -50,7 +50,7 @@ def _scaled(curve: Curve, scale: Array | float) -> Curve:
 
 def in_pieces(curve: Curve, total_bytes: Array, calls: Array) -> Array:
     """[n] seconds of `total_bytes` in `calls` equal pieces; without calls, as more bytes of others."""
-    both = collectives.joined(calls * curve.latency_s, curve.s_per_byte * total_bytes, curve.ramp)
+    both = collectives.joined(curve, calls * curve.latency_s, curve.s_per_byte * total_bytes)
     return np.where(total_bytes > 0, both, 0.0)
 
 

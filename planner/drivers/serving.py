@@ -39,7 +39,7 @@ from ..request.serving import ServeWorkload, ServingRequest
 from ..request.serving_references import ServingReferences
 from ..request.speculation import step_tokens
 from ..serving.assumptions import assumptions
-from ..serving.candidates import Demand, candidates, deployment_id
+from ..serving.candidates import Demand, candidates, deployment_id, simulated_service
 from ..serving.disaggregated import DisaggregatedResult
 from ..serving.formats import BYTES, cache_format
 from ..serving.hours import hourly_service
@@ -212,8 +212,7 @@ def _confirmed(demand: Demand, ordered: list[Deployment]) -> tuple[Deployment, i
     where none of those tried does."""
     tried = ordered[:_MOST_SIMULATED]
     for number, deployment in enumerate(tried, 1):
-        simulated = candidates(demand, [deployment])[0].simulated
-        if simulated is not None and simulated.kept >= demand.promises.share:
+        if simulated_service(demand, deployment).kept >= demand.promises.share:
             return deployment, number
     return ordered[0], len(tried)
 

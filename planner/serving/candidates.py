@@ -57,9 +57,8 @@ class Demand:
 
 def candidates(demand: Demand, deployments: Sequence[Deployment]) -> tuple[ServingCandidate, ...]:
     """The deployments under the load of the demand; without one each under its own largest load."""
-    largest = np.array([it.largest_load for it in deployments])
-    load = largest if demand.load is None else np.full_like(largest, demand.load)
-    now, most = at(demand, deployments, load), at(demand, deployments, largest)
+    largest = _largest(deployments)
+    now, most = at(demand, deployments, _load(demand, deployments)), at(demand, deployments, largest)
     beyond = at(demand, deployments, largest * _BEYOND)
     stable = largest_load(*_columns(deployments), unpromised(demand.promises), demand.constants,
                           _transfers(deployments))  # fmt: skip
@@ -69,6 +68,20 @@ def candidates(demand: Demand, deployments: Sequence[Deployment]) -> tuple[Servi
                    None if demand.promises.closed else float(stable[row]))
         for row, it in enumerate(deployments)
     )  # fmt: skip
+
+
+def simulated_service(demand: Demand, deployment: Deployment) -> SimulatedService:
+    """The deployment under the same load, as it is listed."""
+    return _simulated(demand, deployment, at(demand, [deployment], _load(demand, [deployment])).service, 0)
+
+
+def _largest(deployments: Sequence[Deployment]) -> Array:
+    return np.array([it.largest_load for it in deployments])
+
+
+def _load(demand: Demand, deployments: Sequence[Deployment]) -> Array:
+    largest = _largest(deployments)
+    return largest if demand.load is None else np.full_like(largest, demand.load)
 
 
 def _candidate(
@@ -82,7 +95,7 @@ def _candidate(
     decode = fleets_pool([deployment.decode])
     first = float(decode.first_tokens(np.array([output]))[0])
     rate, usd = tokens / output, deployment.usd_per_hour
-    taken = rate * (1.0 - decode.methods.skipped)
+    taken = _taken(demand, deployment, service, row)
     roles: tuple[Role, ...] = ("prefill", "decode") if deployment.disaggregated else ("both",)
     return ServingCandidate(
         choice=row + 1, deployment_id=deployment_id(deployment), gpus=deployment.gpus, rate=rate,
@@ -95,7 +108,7 @@ def _candidate(
         output_tokens_per_s_per_gpu=tokens / deployment.gpus, goodput_per_gpu=deployment.largest_load / deployment.gpus,
         sequences=float(service.sequences[row]), prompt_load=float(service.prompt_load[row]), binds=binds,
         usd_per_hour=usd, usd_per_mtoken=None if usd is None else usd / 3600.0 / tokens * 1e6,
-        simulated=_simulated(demand, deployment, taken, _relaxation(service, row)),
+        simulated=_simulated(demand, deployment, service, row),
     )  # fmt: skip
 
 
@@ -196,11 +209,17 @@ def _relaxation(service: Service, row: int) -> float:
     return max(float(service.sequences[row]), factor / float(1.0 - factor**0.5) ** 2)
 
 
-def _simulated(demand: Demand, deployment: Deployment, rate: float, each: float) -> SimulatedService:
+def _taken(demand: Demand, deployment: Deployment, service: Service, row: int) -> float:
+    """Requests per second that take passes."""
+    rate = float(service.output_tokens_per_s[row]) / demand.promises.requests.output
+    return rate * (1.0 - fleets_pool([deployment.decode]).methods.skipped)
+
+
+def _simulated(demand: Demand, deployment: Deployment, service: Service, row: int) -> SimulatedService:
     """One instance of each pool with its share of the load; requests are dealt at random. A loop over two pools is
-    simulated as arrivals at its rate at each of them, by chance and not when a request has ended. rate: of requests
-    that take passes. each: requests of a relaxation time."""
-    promises, number = demand.promises, int(np.clip(_LIVES * each, _REQUESTS, _MOST_REQUESTS))
+    simulated as arrivals at its rate at each of them, by chance and not when a request has ended."""
+    promises, rate = demand.promises, _taken(demand, deployment, service, row)
+    number = int(np.clip(_LIVES * _relaxation(service, row), _REQUESTS, _MOST_REQUESTS))
     split = deployment.disaggregated or beside_one_another(deployment.decode.instance)
     roles = ((deployment.prefill, True, not split), (deployment.decode, not split, True))
     closed = promises.closed and not deployment.disaggregated

@@ -259,6 +259,6 @@ def _least_gpus(
             continue
         this, other = side.columns.rows(rows, np.ones(len(rows))), side.columns.rows(rows, np.full(len(rows), _MANY))
         pools = (this, other) if prefills else (other, this)
-        load = largest_load(*pools, np.ones(len(rows), dtype=bool), asked, constants)
+        load = largest_load(*pools, np.ones(len(rows), dtype=bool), asked, constants, worth=1.0 / this.gpus)
         least += [float(gpus / at) for gpus, at in zip(this.gpus, load, strict=True) if at > 0]
     return min(least, default=None)

@@ -27,6 +27,8 @@ from ...profiles.stack.load import stack_for
 from ...profiles.stack.rates import ASSUMED_PCIE_EFFICIENCY
 from .formats import BYTES, PRODUCTS, cache_read_bytes, dense_format
 
+_REMEMBERED = 64  # pools: a plan asks for those of its searches and of single instances several times
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
@@ -89,6 +91,11 @@ class Instance:
 
 def pool(rows: Sequence[Instance]) -> Pool:
     """The rows as columns, under their techniques, which are the same in all rows."""
+    return _pool(tuple(rows))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _pool(rows: tuple[Instance, ...]) -> Pool:
     return on_pool(plain_pool(rows), rows[0].techniques if rows else ())
 
 

@@ -251,7 +251,7 @@ def pairs_that_carry_most(
         if not len(at):
             continue
         carried[at] = largest_load(*rows.pools(meeting, at), np.ones(len(at), dtype=bool), promises, constants,
-                                   rows.transfer_s[at])  # fmt: skip
+                                   rows.transfer_s[at], worth=np.ones(len(at)))  # fmt: skip
         broken += int((carried[at] == 0).sum())
         least = max(least, float(carried[at].max()))
     best = np.flatnonzero((carried > 0) & (carried >= least * (1 - ROUNDING)))

@@ -22,7 +22,7 @@ ROUNDING = 1e-6  # relative, of the bisection: a load that it misses by less is 
 ALONE = 1e-4  # requests per second, or at once, of an instance: none meets another one
 _FIRST_TRIED = 1e4  # load of an instance, doubled while it is kept
 _DOUBLINGS = 64
-_COLUMNS = 512  # that are priced in hardly more time than one
+_COLUMNS = 256  # that are priced in hardly more time than one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,28 +99,29 @@ def _whole_requests(load: Array, decode: Pool, disaggregated: Mask) -> Array:
 
 def largest_load(
     prefill: Pool, decode: Pool, disaggregated: Mask, promises: Promises, constants: ServingConstants,
-    transfer_s: Array | None = None,
+    transfer_s: Array | None = None, worth: Array | None = None,
 ) -> Array:  # fmt: skip
     """[n] the largest load of each deployment that keeps the promises; 0 where one request alone breaks them. Equal
-    instances have whole requests of a closed loop."""
+    instances have whole requests of a closed loop. worth: as of `largest`."""
 
     def keeps(load: Array, rows: Ints) -> Mask:
         first, second = (pool.rows(rows, pool.instances[rows]) for pool in (prefill, decode))
         seconds = None if transfer_s is None else transfer_s[rows]
         return priced(first, second, disaggregated[rows], load, promises, constants, seconds).kept
 
-    load = largest(keeps, np.minimum(prefill.instances, decode.instances))
+    load = largest(keeps, np.minimum(prefill.instances, decode.instances), worth)
     if not promises.closed:
         return load
     each = np.floor(load / decode.instances * (1 + ROUNDING))
     return np.where(disaggregated, load, each * decode.instances)
 
 
-def largest(keeps: Callable[[Array, Ints], Mask], instances: Array) -> Array:
+def largest(keeps: Callable[[Array, Ints], Mask], instances: Array, worth: Array | None = None) -> Array:
     """[n] the largest load that each row keeps; 0 where it does not keep that of one request alone.
 
     Bisects: latencies grow with the load. keeps: whether rows, each as often as it is named, keep a load each.
-    instances: [n] of each row.
+    instances: [n] of each row. worth: [n] of a unit of its load, where only rows whose loads are worth most are sought:
+    for others a part of their load is enough. None: all rows are.
     """
     rows = np.arange(len(instances))
     low, high = np.full(instances.shape, np.log(ALONE)), np.log(_FIRST_TRIED * instances)
@@ -131,27 +132,31 @@ def largest(keeps: Callable[[Array, Ints], Mask], instances: Array) -> Array:
             break
         low, high = np.where(kept, high, low), np.where(kept, high + np.log(2.0), high)
         kept = keeps(np.exp(high), rows)
-    left = _HALVINGS
-    while left:
-        levels = min(max(int(np.log2(_COLUMNS / max(len(rows), 1) + 1)), 1), left)
-        low, high = _halved(keeps, low, high, levels)
+    left, rows = _HALVINGS, rows[alone]
+    while left and len(rows):
+        levels = min(max(int(np.log2(_COLUMNS / len(rows) + 1)), 1), left)
+        low[rows], high[rows] = _halved(keeps, rows, low[rows], high[rows], levels)
         left -= levels
+        if worth is not None:
+            least = (low[rows] + np.log(worth[rows])).max() - 2 * ROUNDING
+            rows = rows[high[rows] + np.log(worth[rows]) >= least]
     return np.where(alone, np.exp(low), 0.0)
 
 
 def _halved(
-    keeps: Callable[[Array, Ints], Mask], low: Array, high: Array, levels: int
+    keeps: Callable[[Array, Ints], Mask], rows: Ints, low: Array, high: Array, levels: int
 ) -> tuple[Array, Array]:  # fmt: skip
-    """[n] ends of the intervals halved so often, by one call for all loads that the halvings may ask for."""
+    """[n] ends of the intervals of these rows halved so often, by one call for all loads that the halvings may ask
+    for."""
     ends, tree = np.array([low, high]), list[Array]()
     for _ in range(levels):
         tree.append((ends[:-1] + ends[1:]) / 2)
         ends = np.insert(ends, np.arange(1, len(ends)), tree[-1], axis=0)
-    middles, rows = np.concatenate(tree), np.arange(len(low))  # the halves of interval i are 2i + 1 and 2i + 2
+    middles, each = np.concatenate(tree), np.arange(len(low))  # the halves of interval i are 2i + 1 and 2i + 2
     kept = keeps(np.exp(middles).ravel(), np.tile(rows, len(middles))).reshape(middles.shape)
     at = np.zeros(len(low), dtype=np.int64)
     for _ in range(levels):
-        middle, goes_up = middles[at, rows], kept[at, rows]
+        middle, goes_up = middles[at, each], kept[at, each]
         low, high = np.where(goes_up, middle, low), np.where(goes_up, high, middle)
         at = 2 * at + 1 + goes_up
     return low, high
