@@ -9,7 +9,7 @@ runs are taken from the second-order expansion of the predictions around the ful
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,6 +68,10 @@ class Fitter:
         self.base, self.source = base, source
         self.batches = Batches(cases, self.at(np.zeros(len(self.constants))))
         self.moved = [self._moved(constant) for constant in self.constants]
+        # [batches] the constants that can move each, and the seconds [runs of the batch] at places of these.
+        numbers = range(len(self.batches.batches))
+        self._movers = [[j for j, moved in enumerate(self.moved) if i in moved] for i in numbers]
+        self._priced: dict[tuple[int, bytes], Array] = {}
         low, high = np.array([constant.bounds for constant in self.constants]).reshape(-1, 2).T
         self.bounds: tuple[Array, Array] = (low, high)
 
@@ -82,31 +86,48 @@ class Fitter:
         }  # fmt: skip
 
     def log_seconds(self, z: Array) -> Array:
-        return np.log(self.batches.seconds(self.at(z)))
+        return np.log(self._seconds(z, range(len(self.batches.batches)), store=True))
+
+    def _seconds(self, z: Array, chosen: Collection[int], *, store: bool = False) -> Array:
+        """[runs] step seconds at z of the chosen batches, NaN of others.
+
+        A batch is priced once where the constants that can move it are the same: fits meet in their start, and come
+        back to a place where a step did not lower the loss. store: make z the reference of the batches priced.
+        """
+        out, fitted = np.full(len(self.batches.cases), np.nan), self.at(z)
+        for i in chosen:
+            batch, place = self.batches.batches[i], (i, z[self._movers[i]].tobytes())
+            if place not in self._priced:
+                self._priced[place] = batch.seconds(fitted, store=store)
+            out[batch.index] = self._priced[place]
+        return out
 
     def derivatives(self, z: Array, at_z: Array) -> Array:
         """[runs, constants] of log seconds, given those at z."""
-        return (self._beside(z, STEP) - at_z[:, None]) / STEP
+        return (self._beside(z, at_z, STEP) - at_z[:, None]) / STEP
 
     def expansion(self, z: Array, at_z: Array) -> Expansion:
         """Log seconds to second order in every constant around z, given those at z."""
-        up, down = (self._beside(z, step) for step in (WIDE_STEP, -WIDE_STEP))
+        up, down = (self._beside(z, at_z, step) for step in (WIDE_STEP, -WIDE_STEP))
         slopes, curvature = (up - down) / (2 * WIDE_STEP), (up + down - 2 * at_z[:, None]) / WIDE_STEP**2
         return Expansion(z, at_z, slopes, curvature, self.bounds)
 
-    def _beside(self, z: Array, step: float) -> Array:
-        """[runs, constants] log seconds with one constant each `step` away from z."""
-        out = np.empty((len(self.batches.cases), len(z)))
+    def _beside(self, z: Array, at_z: Array, step: float) -> Array:
+        """[runs, constants] log seconds with one constant each `step` away from z, given those at z."""
+        out = np.repeat(at_z[:, None], len(z), axis=1)
         for j, moved in enumerate(self.moved):
             there = z.copy()
             there[j] += step
-            out[:, j] = np.log(self.batches.seconds(self.at(there), store=False, only=moved))
+            log_seconds = np.log(self._seconds(there, moved))
+            for i in moved:
+                index = self.batches.batches[i].index
+                out[index, j] = log_seconds[index]
         return out
 
     def part_seconds(self, z: Array, part: NDArray[np.bool_]) -> Array:
         """[runs of the part] step seconds at z; no other run is priced."""
         chosen = {i for i, batch in enumerate(self.batches.batches) if part[batch.index].any()}
-        return self.batches.seconds(self.at(z), store=False, only=chosen)[part]
+        return self._seconds(z, chosen)[part]
 
 
 @dataclass(frozen=True)
@@ -136,10 +157,10 @@ class Expansion:
         return np.asarray(z)
 
 
-def fit(fitter: Fitter, log_measured: Array, weight: Array) -> Fit:
+def fit(fitter: Fitter, log_measured: Array, weight: Array, start: Array | None = None) -> Fit:
     """The z of least loss. weight: [runs], 0 leaves a run out. Derivatives are taken anew until a step with new ones
-    is short."""
-    z = np.zeros(len(fitter.constants))
+    is short. start: the first z [the priors']."""
+    z = np.zeros(len(fitter.constants)) if start is None else start
     at_z, slopes = fitter.log_seconds(z), np.empty((0, 0))
     steps = 0
     for _ in range(ROUNDS):
@@ -183,8 +204,6 @@ def _move(
         if loss(log_seconds - log_measured, weight, there) <= before:
             return there, log_seconds, float(np.abs(there - z).max(initial=0.0))
         move = move / 2
-    # The batches compare the next constants with those of the last call, which must be z again.
-    fitter.log_seconds(z)
     return z, at_z, 0.0
 
 

@@ -36,14 +36,14 @@ def files() -> list[Path]:
 
 
 def fit_other(cases: Sequence[Case], base: Calibration) -> tuple[Fit, Array]:
-    """The fit to all runs, and [runs] seconds by fits that saw no run of the run's cell."""
+    """The fit to all runs, and [runs] seconds by fits that saw no run of the run's cell, which start at the first."""
     runs, table = Runs.of(cases), constants.constants(base, constants.OTHER_TABLE)
     fitter, every = Fitter(cases, table, base, "fitted"), np.ones(len(cases), dtype=bool)
     full = fit(fitter, runs.log_measured, runs.weight(every))
     left_out, cells = np.empty(len(cases)), [cell_of(case) for case in cases]
     for cell in sorted(set(cells)):
         part = np.array([own == cell for own in cells])
-        left_out[part] = fit(fitter, runs.log_measured, runs.weight(~part)).seconds[part]
+        left_out[part] = fit(fitter, runs.log_measured, runs.weight(~part), full.z).seconds[part]
     return full, left_out
 
 
