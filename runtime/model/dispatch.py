@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from ..parallel.comm import Group
 
@@ -125,7 +124,7 @@ class Dispatch:
         self.sent = [sum(counts[first : first + self.local]) for first in range(0, len(counts), self.local)]
         if uniform:
             table = self._same(counts)
-        elif isinstance(tokens, FakeTensor):
+        elif tokens.is_meta:
             more = group.imbalance if group.ep.size > 1 else 1.0  # a rank with all experts gets every token
             table = self._same([round(more * number) for number in counts])
         else:

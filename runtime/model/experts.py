@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from ...cost_models.specs.model import FeedForward, MixtureOfExperts
 from ..parallel.split_backward import linear
@@ -106,7 +105,7 @@ class Experts(Block):
 
     def _counts(self, chosen: Tensor) -> list[int]:
         """Tokens per expert; as even as possible for a tensor without values."""
-        if isinstance(chosen, FakeTensor):
+        if chosen.is_meta:
             base, extra = divmod(chosen.numel(), self.spec.experts)
             return [base + (expert < extra) for expert in range(self.spec.experts)]
         counts: list[int] = torch.bincount(chosen, minlength=self.spec.experts).tolist()

@@ -143,7 +143,8 @@ class Tower(Block):
         """Number of the first of its features, and their places among the `length` tokens of this rank."""
         places, start = self.seen.places, self.context.group.rank * length
         first, last = (bisect_left(places, end) for end in (start, start + length))
-        return first, torch.tensor([place - start for place in places[first:last]], dtype=torch.long, device=device)
+        rows = torch.tensor([place - start for place in places[first:last]], dtype=torch.long, device="cpu")
+        return first, rows.to(device)  # a copy, which a trace of memory sees
 
     def _grid(self) -> Tensor:
         """[2, n] row and column of each patch, in the order of the tokens that they become."""

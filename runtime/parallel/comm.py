@@ -44,7 +44,7 @@ def _holders(tensor: torch.Tensor) -> int:
 
 
 def _holders_of(tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, int]]:
-    return [(tensor, _holders(tensor)) for tensor in tensors if tensor.device.type == "cpu"]
+    return [(tensor, _holders(tensor)) for tensor in tensors if not tensor.is_cuda]
 
 
 def _wait_until_released(before: Sequence[tuple[torch.Tensor, int]]) -> None:
@@ -250,7 +250,7 @@ class Group:
         gloo reports a sent message only to a wait. It sends a copy in host memory, so that a rank on CPUs holds no more
         on its device than one with NCCL.
         """
-        tensor = host.copy(tensor, tensor.dtype) if tensor.device.type == "cpu" else tensor.contiguous()
+        tensor = tensor.contiguous() if tensor.is_cuda else host.copy(tensor, tensor.dtype)
         with self._named(f"send to rank {to}"):
             work = dist.isend(tensor, to, group=self.handle, tag=tag)
         self.sent_bytes += tensor.nbytes

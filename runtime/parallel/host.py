@@ -58,5 +58,6 @@ def is_meant() -> bool:
 def copy(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """`tensor` in host memory, pinned if it comes from a GPU."""
     with memory():
-        made = torch.empty(tensor.shape, dtype=dtype, device="cpu", pin_memory=tensor.is_cuda)
+        made = torch.empty(tensor.shape, dtype=dtype, device="cpu" if tensor.is_cuda else tensor.device,
+                           pin_memory=tensor.is_cuda)
         return made.copy_(tensor)

@@ -1,19 +1,19 @@
 """Traces the memory of a rank without a GPU: its real modules, schedule and optimizer run on tensors without data.
 
 One process acts as one rank of the real world size. torch's fake process group completes every collective at once, and
-FakeTensorMode makes tensors with a shape and a storage size but without memory. Every storage is tracked, and the live
+tensors of torch's meta device have a shape and a storage size but no memory. Every storage is tracked, and the live
 ones at the peak are counted by kind, with the names of `device_memory.BUFFERS`.
 
-Fake tensors are on the CPU, because autograd of a build without CUDA rejects other devices. Kernels that keep other
-tensors on a GPU are replaced: attention by the flash kernel's operator, which keeps query, key, value, output and
-log-sum-exp, and RMSNorm by one that keeps its input and a number per row. The trace does not see the CUDA context,
-NCCL's buffers, workspaces inside kernels and fragmentation, which the planner counts separately.
+Kernels that keep other tensors on the meta device than on a GPU are replaced: attention by the flash kernel's operator,
+which keeps query, key, value, output and log-sum-exp, and RMSNorm by one that keeps its input and a number per row. The
+trace does not see the CUDA context, NCCL's buffers, workspaces inside kernels and fragmentation, which the planner
+counts separately.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.optim import optimizer
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ...cost_models.degrees import interleaving_group
@@ -43,6 +43,10 @@ from .traced import Trace
 Watch = Callable[[str], object]
 # Stands in for a number read from a tensor without data. 2 exceeds every clipping norm, so that gradients are clipped.
 ANY_NUMBER = 2.0
+_ATEN = torch.ops.aten
+_CPU, _META = torch.device("cpu"), torch.device("meta")
+# The fake group takes every tensor, but torch offers it for devices with memory only.
+dist.Backend.backend_capability[dist.Backend.FAKE] = [_META.type]
 
 
 def trace(job: Job, stage: int, *, gpu: bool = True, watch: Watch = lambda doing: None) -> Trace:
@@ -88,8 +92,8 @@ def _interleaved_alike(pp: int, number: int) -> int:
 def _trace(job: Job, rank: int, gpu: bool, watch: Watch) -> Trace:
     status = Status(rank=rank)
     mesh = build_mesh(job.layout, rank, status, timeout_s=60.0)
-    with FakeTensorMode(), _no_products(), _gpu_kernels() if gpu else nullcontext():
-        trainer = Trainer(job, mesh, torch.device("cpu"), _NoData(job), fused=gpu)
+    with _META, _no_products(), _kernels(gpu), _fused_optimizers():
+        trainer = Trainer(job, mesh, _META, _NoData(job), fused=gpu)
         tracer = _Tracer(job, trainer, status, watch)
         with tracer.following(), replayed_scans(tracer):
             # The states of the optimizer exist from the second step on.
@@ -153,8 +157,12 @@ class _Tracer(PeakMemory):  # type: ignore[no-untyped-call]
         return "activations" if self.status.doing.startswith("forward") else "workspace"
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten._local_scalar_dense.default:
+        if func is _ATEN._local_scalar_dense.default:
             return ANY_NUMBER
+        if func is _ATEN._to_copy.default and (kwargs or {}).get("device") == _CPU:  # of `tolist`
+            return torch.full(args[0].shape, ANY_NUMBER, dtype=args[0].dtype, device=_CPU)
+        if func is _ATEN._fused_sgd_.default:  # makes no tensor, and torch has it for tensors with data only
+            return None
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
@@ -200,23 +208,43 @@ def _no_products() -> Iterator[None]:
 
 
 @contextmanager
-def _gpu_kernels() -> Iterator[None]:
-    """Makes attention and RMSNorm keep the same tensors as the GPU's kernels.
+def _kernels(gpu: bool) -> Iterator[None]:
+    """Makes attention and RMSNorm keep the same tensors as the kernels of a GPU, or of a CPU.
 
     They are replaced by name, because a TorchFunctionMode is off during recomputation in a backward pass.
     """
     before = F.scaled_dot_product_attention, F.rms_norm
-    F.scaled_dot_product_attention, F.rms_norm = _flash_attention, _rms_norm  # type: ignore[assignment]
+    F.scaled_dot_product_attention = _flash_attention if gpu else _cpu_attention  # type: ignore[assignment]
+    F.rms_norm = _rms_norm if gpu else before[1]  # type: ignore[assignment]
     try:
         yield
     finally:
         F.scaled_dot_product_attention, F.rms_norm = before
 
 
+@contextmanager
+def _fused_optimizers() -> Iterator[None]:
+    """Lets fused optimizers update tensors without data."""
+    before = optimizer._get_fused_kernels_supported_devices  # type: ignore[attr-defined]
+    optimizer._get_fused_kernels_supported_devices = lambda: [_META.type]  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        optimizer._get_fused_kernels_supported_devices = before  # type: ignore[attr-defined]
+
+
+def _cpu_attention(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False, enable_gqa: bool = False
+) -> Any:
+    if q.shape[-1] != v.shape[-1]:  # latent attention, for which the CPU has no flash kernel
+        return _ATEN._scaled_dot_product_attention_math(q, k, v, attn_mask, 0.0, is_causal, enable_gqa=enable_gqa)[0]
+    return _ATEN._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, is_causal, attn_mask=attn_mask)[0]
+
+
 def _flash_attention(q: Tensor, k: Tensor, v: Tensor, **_: Any) -> Any:
     if q.shape[-1] != v.shape[-1]:  # latent attention: the memory-efficient kernel, which keeps the same tensors
-        return torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, True)[0]
-    return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
+        return _ATEN._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, True)[0]
+    return _ATEN._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
 
 
 def _rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor, eps: float) -> Any:

@@ -105,7 +105,7 @@ class _Root(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         shape, dtype = ctx.like
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device=grads[0].device)
 
 
 def _replay(scan: _Measured, weights: Sequence[Tensor], inputs: Sequence[Tensor]) -> Tensor:
@@ -120,8 +120,8 @@ class _Replay(torch.autograd.Function):
     def forward(ctx: Any, scan: _Measured, num_weights: int, *tensors: Tensor) -> Tensor:
         ctx.scan, ctx.weights = scan, tensors[:num_weights]
         ctx.save_for_backward(*tensors[num_weights:])
-        out = torch.empty(scan.shape, dtype=scan.dtype)
-        _hold(scan.forward_bytes)
+        out = tensors[-1].new_empty(scan.shape, dtype=scan.dtype)
+        _hold(scan.forward_bytes, out.device)
         return out
 
     @staticmethod
@@ -129,10 +129,11 @@ class _Replay(torch.autograd.Function):
         like = (*ctx.weights, *ctx.saved_tensors)
         made = [torch.empty_like(tensor) if needed else None
                 for tensor, needed in zip(like, ctx.needs_input_grad[2:], strict=True)]  # fmt: skip
-        _hold(ctx.scan.backward_bytes - sum(gradient.nbytes for gradient in made if gradient is not None))
+        _hold(ctx.scan.backward_bytes - sum(gradient.nbytes for gradient in made if gradient is not None),
+              grads[0].device)
         return None, None, *made
 
 
-def _hold(num_bytes: int) -> None:
+def _hold(num_bytes: int, device: torch.device) -> None:
     """Allocates one tensor of so many bytes and frees it at once."""
-    torch.empty(max(num_bytes, 0), dtype=torch.uint8)
+    torch.empty(max(num_bytes, 0), dtype=torch.uint8, device=device)
