@@ -260,7 +260,7 @@ def squared_norm(part: Tensor) -> Tensor:
     A GPU sums in a tree, for which fp32 suffices. A CPU sums long rows, and fp32 is off by 0.5 % for 2^26 elements.
     torch copies to float64 before the sum. A unit can have gigabytes, so pieces are summed one by one.
     """
-    if part.is_cuda:
+    if part.device.type != "cpu":  # a trace of memory has no values to sum
         norms = torch.linalg.vector_norm(part).double()[None]
     else:
         norms = torch.stack([torch.linalg.vector_norm(piece, dtype=torch.float64)
