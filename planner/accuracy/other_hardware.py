@@ -8,7 +8,7 @@ saw no run of the run's cell (folds.py): these generations have too few sources 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from ...profiles.rates.calibration import Calibration
 from .calibrate import Used
 from .cross_validation import Runs
 from .fit import Fit, Fitter, fit
-from .folds import cell_of
+from .folds import Cell, cell_of
 from .outcome import ErrorStatistics, RunOutcome
 from .row import Case
 from .runs import Problems, read_cases
@@ -35,13 +35,18 @@ def files() -> list[Path]:
     return sorted(FOLDER.glob("*.jsonl.gz"))
 
 
-def fit_other(cases: Sequence[Case], base: Calibration) -> tuple[Fit, Array]:
-    """The fit to all runs, and [runs] seconds by fits that saw no run of the run's cell, which start at the first."""
+def fit_other(
+    cases: Sequence[Case], base: Calibration, wanted: Collection[Cell] | None = None
+) -> tuple[Fit, Array]:  # fmt: skip
+    """The fit to all runs, and [runs] seconds by fits that saw no run of the run's cell, which start at the first.
+
+    wanted: the cells whose seconds are wanted; those of others are nan. None: all.
+    """
     runs, table = Runs.of(cases), constants.constants(base, constants.OTHER_TABLE)
     fitter, every = Fitter(cases, table, base, "fitted"), np.ones(len(cases), dtype=bool)
     full = fit(fitter, runs.log_measured, runs.weight(every))
-    left_out, cells = np.empty(len(cases)), [cell_of(case) for case in cases]
-    for cell in sorted(set(cells)):
+    left_out, cells = np.full(len(cases), np.nan), [cell_of(case) for case in cases]
+    for cell in sorted(set(cells if wanted is None else wanted)):
         part = np.array([own == cell for own in cells])
         left_out[part] = fit(fitter, runs.log_measured, runs.weight(~part), full.z).seconds[part]
     return full, left_out
