@@ -69,7 +69,7 @@ def import_step(
     if not isinstance(request, RlRequest):
         raise InputError("the workload is not one to post-train", hint="take `workload.kind` out of the environment")
     rl = replace(rl_problem_of(request)[0], fixed={"train": step.train, "generate": step.generate},
-                       memory_share=step.memory_share)  # fmt: skip
+                 memory_share=step.memory_share, row_tokens=step.packed_tokens)  # fmt: skip
     if rl.cluster.num_gpus != step.gpus:
         raise InputError(f"the config starts {step.gpus} ranks, the cluster has {rl.cluster.num_gpus} GPUs",
                          hint="name a cluster of as many")  # fmt: skip

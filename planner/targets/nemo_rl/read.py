@@ -1,8 +1,8 @@
 """A config of NeMo-RL's GRPO as the step that it runs: models, batch, placement and degrees.
 
 NeMo-RL 7ea279ab (0.6.0): nemo_rl/utils/config.py (inheritance), nemo_rl/algorithms/grpo.py (split of the GPUs, scores
-before training), nemo_rl/models/policy/lm_policy.py (choice of the trainer), nemo_rl/models/megatron/setup.py
-(recomputation), nemo_rl/models/generation/vllm/vllm_generation.py (experts of the engine), grpo_math_1B.yaml and
+before training), nemo_rl/models/policy/lm_policy.py (choice of the trainer),
+nemo_rl/models/generation/vllm/vllm_generation.py (experts of the engine), grpo_math_1B.yaml and
 grpo_math_1B_megatron.yaml of its examples (names and defaults).
 """
 
@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ....cost_models.specs.model import ModelSpec
 from ....errors import did_you_mean, nearest
 from ....profiles.io.document import Document, file_error
 from ....profiles.io.reader import read_document, read_text
@@ -23,6 +22,7 @@ from ..option_lists import option_list
 from ..post_training.stated import StatedStep, StepConfig
 from ..readers.layered import Layers
 from .options import OVERRIDES
+from .trainer import most_packed, on_core, on_dtensor
 
 _POLICY, _CORE, _DTENSOR = "policy.", "policy.megatron_cfg.", "policy.dtensor_cfg."
 _GENERATION = "policy.generation."
@@ -33,7 +33,6 @@ _HELD = ("cluster.", "grpo.", _CORE, _DTENSOR, _ENGINE, _COLOCATED)
 _NEAR = 0.95  # least similarity of a misspelt option
 _WHOLE = "_override_"  # a block with it replaces that of the parent
 _ADAPTERS = (f"{_CORE}peft.enabled", f"{_DTENSOR}lora_cfg.enabled")
-RECOMPUTE = {"selective": 1, "full": 2}
 _UNEVEN = (f"{_CORE}num_layers_in_first_pipeline_stage", f"{_CORE}num_layers_in_last_pipeline_stage")
 
 
@@ -152,7 +151,7 @@ def _step(config: StepConfig, model: str | None) -> StatedStep:
     core = _on_core(config)
     trainer, rollout, lag = _split(config)
     disaggregated = not config.get(f"{_COLOCATED}enabled", True)
-    train = _core(config, spec) if core else _dtensor(config)
+    train = on_core(config, spec) if core else on_dtensor(config)
     generate = _engine(config)
     degrees = math.prod(train.get(name, 1) for name in ("tp", "pp", "cp"))
     config.divides(trainer, degrees, "train", *(
@@ -168,11 +167,15 @@ def _step(config: StepConfig, model: str | None) -> StatedStep:
               "kl": config.get("loss_fn.reference_policy_kl_penalty", 0.01) > 0}  # fmt: skip
     first, share = not config.get("loss_fn.force_on_policy_ratio", False), config.share(_SHARE, 0.6)
     row_tokens = config.count(f"{_POLICY}max_total_sequence_length", 512)
+    packed_tokens = most_packed(config, row_tokens)
+    if packed_tokens is not None:
+        train["micro_batch"] = 1
     _beside(config)
     _hold(config)
     return StatedStep(fields=fields, train=train, generate=generate, trainer_gpus=trainer, rollout_gpus=rollout,
                       disaggregated=disaggregated, old_logprobs=first, memory_share=share, memory_option=_SHARE,
-                      row_tokens=row_tokens, options=len(config.read), assumed=tuple(config.assumed))  # fmt: skip
+                      row_tokens=row_tokens, packed_tokens=packed_tokens,
+                      options=len(config.read), assumed=tuple(config.assumed))  # fmt: skip
 
 
 def _on_core(config: StepConfig) -> bool:
@@ -225,29 +228,6 @@ def _batch(config: StepConfig) -> dict[str, Any]:
                     "a divisor of the answers of a step")  # fmt: skip
         batch = prompts * samples
     return {"prompts": prompts, "samples": samples, "updates": prompts * samples // batch}
-
-
-def _core(config: StepConfig, model: ModelSpec | None) -> dict[str, int]:
-    """Degrees on Megatron-Core, and its recomputation: 1 selective, 2 full. model: None where it is unknown."""
-    names = {"tp": "tensor_model", "pp": "pipeline_model", "cp": "context", "ep": "expert_model"}
-    out = {key: config.count(f"{_CORE}{name}_parallel_size", 1) for key, name in names.items()}
-    if model is not None and model.is_moe:
-        out["etp"] = config.count(f"{_CORE}expert_tensor_parallel_size", 1)
-    granularity, name = str(config.get(f"{_CORE}recompute_granularity", "full")), f"{_CORE}activation_checkpointing"
-    if not config.get(name, False):
-        return {**out, "vpp": 1, "recompute": 0}
-    if granularity not in RECOMPUTE:
-        config.fail(f"{_CORE}recompute_granularity", f"`{granularity}` is none of {', '.join(RECOMPUTE)}")
-    modules = f"{_CORE}recompute_modules"
-    if granularity == "selective" and config.get(modules, None) not in (None, ["core_attn"]):
-        config.assumed.append(f"{modules}: priced as selective recomputation of attention")
-    return {**out, "vpp": 1, "recompute": RECOMPUTE.get(granularity, 0)}
-
-
-def _dtensor(config: StepConfig) -> dict[str, int]:
-    return {"tp": config.count(f"{_DTENSOR}tensor_parallel_size", 1),
-            "cp": config.count(f"{_DTENSOR}context_parallel_size", 1),
-            "recompute": 2 if config.get(f"{_DTENSOR}activation_checkpointing", False) else 0}  # fmt: skip
 
 
 def _beside(config: StepConfig) -> None:

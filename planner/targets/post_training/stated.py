@@ -30,6 +30,7 @@ class StatedStep:
     memory_share: float  # of a GPU, for the engine
     memory_option: str  # that states it
     row_tokens: int | None = None  # limit of a prompt and its answer together; None: both have limits, in the fields
+    packed_tokens: int | None = None  # of answers that are trained as one sequence, at most; None: not stated
     options: int  # that were read
     assumed: tuple[str, ...]
 

@@ -18,7 +18,8 @@ from ..adapters import LORA, facts_of_core, facts_of_model
 from ..argv import Arguments
 from ..import_format import Compared, on_stack
 from ..model_names import known_model
-from ..nemo_rl.read import RECOMPUTE, merged
+from ..nemo_rl.read import merged
+from ..nemo_rl.trainer import RECOMPUTE
 from ..option_lists import OptionList
 from ..options import Facts, NoCounterpartError, Settings
 from ..reading import Reading

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from meshwright.cost_models.offload_modules import mask_of_modules
 from meshwright.planner.api import plan_rl
 from meshwright.planner.document.rl_plan import RlPlan
 from meshwright.planner.drivers.imported_step import import_step
@@ -154,6 +155,51 @@ def test_dtensor_trains_where_megatron_is_off(tmp_path: Path) -> None:
     child = CHILD.replace("  megatron_cfg:\n", "  dtensor_cfg: {enabled: true}\n  megatron_cfg:\n    enabled: false\n")
     step = read(written(tmp_path, child=child).with_name("child.yaml"))
     assert (step.fields["trainer"], step.train["tp"]) == ("torchtitan", 4)
+
+
+def test_what_is_on_the_host_is_read(tmp_path: Path) -> None:
+    def of(core: str) -> Any:
+        child = CHILD.replace("    tensor_model_parallel_size: 2\n", f"    tensor_model_parallel_size: 2\n{core}")
+        return read(written(tmp_path, child=child).with_name("child.yaml"))
+
+    on = "    optimizer: {optimizer_cpu_offload: %s, optimizer_offload_fraction: %s}\n"
+    places = [of(core).train["offload"] for core in ("", on % ("true", 1.0), on % ("false", 1.0), on % ("true", 0.0))]
+    assert places == [0, 1, 0, 0]
+    assert any("optimizer_offload_fraction 0.5: priced with all" in line for line in of(on % ("true", 0.5)).assumed)
+    sends = "    fine_grained_activation_offloading: true\n    offload_modules: [%s]\n"
+    assert of(sends % "core_attn, moe_act").train["offload_modules"] == mask_of_modules("core_attn", "moe_act")
+    with pytest.raises(InputError, match=r"child\.yaml, line 11, policy\.megatron_cfg\.offload_modules: .*`nothing`"):
+        of(sends % "nothing")
+    assert of("").train["offload_modules"] == 0
+
+
+def test_the_room_of_packed_answers_is_read(tmp_path: Path) -> None:
+    def of(policy: str) -> Any:
+        child = CHILD.replace("  max_total_sequence_length: 4096\n", f"  max_total_sequence_length: 4096\n{policy}")
+        return read(written(tmp_path, child=child).with_name("child.yaml")).packed_tokens
+
+    packing = "  sequence_packing: {enabled: %s, train_mb_tokens: %s}\n"
+    assert of("") == 4096
+    assert of("  train_micro_batch_size: 2\n") == 8192
+    assert of(packing % ("true", 6000)) == 6000
+    assert of(packing % ("true", "'${mul:${policy.max_total_sequence_length}, 1}'")) == 4096
+    assert of(packing % ("false", 6000)) is None
+
+
+def test_a_step_is_priced_with_its_room_for_packed_answers(tmp_path: Path) -> None:
+    """512 answers of an update with their prompts are 358,400 tokens: 233 sequences of 1,536, or 117 of 3,072, and so
+    many that 8 copies have as many each. A micro-batch is one of them."""
+    def trained(tokens: int) -> tuple[int | None, int | None, int]:
+        packing = f"  sequence_packing: {{train_mb_tokens: {tokens}}}\n"
+        child = CHILD.replace("  max_total_sequence_length: 4096\n", f"  max_total_sequence_length: 1536\n{packing}")
+        path = written(tmp_path, child=child).with_name("child.yaml")
+        theirs = import_step([path], {"cluster": _CLUSTER, "output": 600, "input": 100}, kind="nemo-rl").theirs
+        assert theirs is not None
+        train = next(call for call in theirs.calls if call.kind == "train")
+        return train.sequences, train.seq_len, (train.layout or {})["micro_batch"]
+
+    assert trained(1536) == (240, 1536, 1)
+    assert trained(3072) == (120, 3072, 1)
 
 
 @pytest.fixture(scope="module")

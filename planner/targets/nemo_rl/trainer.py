@@ -1,0 +1,68 @@
+"""The trainer of a config of NeMo-RL: degrees, recomputation, what is on the host, and room for packed answers.
+
+NeMo-RL 7ea279ab (0.6.0): nemo_rl/models/megatron/setup.py (recomputation), nemo_rl/models/policy/lm_policy.py
+(packing), grpo_math_1B.yaml and grpo_math_1B_megatron.yaml of its examples (names and defaults).
+"""
+
+from __future__ import annotations
+
+from ....cost_models.layouts import OFFLOADS
+from ....cost_models.offload_modules import mask_of_modules
+from ....cost_models.specs.model import ModelSpec
+from ....errors import InputError
+from ..post_training.stated import StepConfig
+
+RECOMPUTE = {"selective": 1, "full": 2}
+_POLICY, _CORE, _DTENSOR = "policy.", "policy.megatron_cfg.", "policy.dtensor_cfg."
+
+
+def most_packed(config: StepConfig, row_tokens: int) -> int | None:
+    """Tokens of a sequence of packed answers, at most: those of a micro-batch, where the examples compute them."""
+    name = f"{_POLICY}sequence_packing.train_mb_tokens"
+    if not config.get(f"{_POLICY}sequence_packing.enabled", True):
+        return None
+    if isinstance(config.values.get(name), int):
+        return config.count(name, row_tokens)
+    return row_tokens * config.count(f"{_POLICY}train_micro_batch_size", 1)
+
+
+def on_core(config: StepConfig, model: ModelSpec | None) -> dict[str, int]:
+    """Degrees on Megatron-Core, and its recomputation: 1 selective, 2 full. model: None where it is unknown."""
+    names = {"tp": "tensor_model", "pp": "pipeline_model", "cp": "context", "ep": "expert_model"}
+    out = {key: config.count(f"{_CORE}{name}_parallel_size", 1) for key, name in names.items()}
+    if model is not None and model.is_moe:
+        out["etp"] = config.count(f"{_CORE}expert_tensor_parallel_size", 1)
+    out |= {"vpp": 1, **_on_host(config)}
+    granularity, name = str(config.get(f"{_CORE}recompute_granularity", "full")), f"{_CORE}activation_checkpointing"
+    if not config.get(name, False):
+        return {**out, "recompute": 0}
+    if granularity not in RECOMPUTE:
+        config.fail(f"{_CORE}recompute_granularity", f"`{granularity}` is none of {', '.join(RECOMPUTE)}")
+    modules = f"{_CORE}recompute_modules"
+    if granularity == "selective" and config.get(modules, None) not in (None, ["core_attn"]):
+        config.assumed.append(f"{modules}: priced as selective recomputation of attention")
+    return {**out, "recompute": RECOMPUTE.get(granularity, 0)}
+
+
+def _on_host(config: StepConfig) -> dict[str, int]:
+    """Whether states of the optimizer are on the host, and the modules whose saved activations are."""
+    share, modules = f"{_CORE}optimizer.optimizer_offload_fraction", f"{_CORE}offload_modules"
+    states = config.get(share, 0.0) if config.get(f"{_CORE}optimizer.optimizer_cpu_offload", False) else 0.0
+    if 0.0 < states < 1.0:
+        config.assumed.append(f"{share} {states}: priced with all states of the optimizer on the host")
+    out = {"offload": OFFLOADS.index("opt" if states > 0.0 else "none"), "offload_modules": 0}
+    if config.get(f"{_CORE}fine_grained_activation_offloading", False):
+        try:
+            out["offload_modules"] = mask_of_modules(*(config.get(modules, None) or []))
+        except InputError as error:
+            config.fail(modules, error.message, error.hint)
+    return out
+
+
+def on_dtensor(config: StepConfig) -> dict[str, int]:
+    if config.get(host := f"{_DTENSOR}cpu_offload", False):
+        config.assumed.append(f"{host}: priced with weights and states of the optimizer on the GPU")
+    return {"offload": OFFLOADS.index("none"),
+            "tp": config.count(f"{_DTENSOR}tensor_parallel_size", 1),
+            "cp": config.count(f"{_DTENSOR}context_parallel_size", 1),
+            "recompute": 2 if config.get(f"{_DTENSOR}activation_checkpointing", False) else 0}  # fmt: skip
