@@ -12,14 +12,12 @@ from ..rates import collectives
 from .constants import ServingConstants
 from .image_placement import placement
 from .kernel_counts import TOWER_KERNELS
-from .messages import REDUCTIONS_PER_LAYER, collectives_s, messages_s, sum_s
+from .messages import NO_SECONDS, REDUCTIONS_PER_LAYER, REMEMBERED, collectives_s, messages_s, sum_s
 from .methods import PLAIN, Methods
 from .pool import ACTIVATION_BYTES, Pool
 
 _NORM_BYTES = 16.0  # per element of the hidden state and layer: two norms read and write it and the residual stream
 _ROUTED_BYTES = 8.0  # per element of a token's copy: into the order of the experts and back, each read and written
-_NONE = np.zeros(())  # seconds
-_REMEMBERED = 16  # pools, of which one price has four
 _HALF_TILE = 32.0  # rows of a tile of the smallest products that an expert leaves empty in the mean
 
 
@@ -86,7 +84,7 @@ class _Unchanging:
         )  # fmt: skip
 
 
-_unchanging = lru_cache(maxsize=_REMEMBERED)(_Unchanging.of)
+_unchanging = lru_cache(maxsize=REMEMBERED)(_Unchanging.of)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +119,7 @@ def _device_s(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
         products=_products_s(pool, constants, same, decoded, tokens, together),
         cache=_decode_attention_s(pool, same, batch), prompts=_prompt_attention_s(pool, batch),
         passes=passes_s, kernels=same.short_s,
-        sums=sums, prompt_sums=_NONE if answers_sums is None else np.maximum(sums - answers_sums, 0.0),
+        sums=sums, prompt_sums=NO_SECONDS if answers_sums is None else np.maximum(sums - answers_sums, 0.0),
         exchanges=exchanges,
         messages=messages_s(pool, tokens),
     )  # fmt: skip

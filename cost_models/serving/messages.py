@@ -11,8 +11,8 @@ from ..rates import collectives
 from .constants import ServingConstants
 from .pool import ACTIVATION_BYTES, Pool
 
-_NONE = np.zeros(())  # seconds
-_REMEMBERED = 16  # pools, of which one price has four
+NO_SECONDS = np.zeros(())
+REMEMBERED = 16  # pools whose terms are kept, of which one price has four
 
 _STAGE_TENSORS = 2.0  # hidden states and the residual (vLLM 0.32, LlamaModel.forward)
 REDUCTIONS_PER_LAYER = 2.0  # after attention and after the feed-forward block (Megatron-LM, arXiv 1909.08053)
@@ -25,7 +25,7 @@ def collectives_s(pool: Pool, constants: ServingConstants, tokens: Array) -> tup
     hidden = ACTIVATION_BYTES * model.hidden * tokens
     reduced = np.asarray(sum_s(pool, constants, hidden) * REDUCTIONS_PER_LAYER * model.layers)
     if not pool.grouped:
-        return reduced, _NONE
+        return reduced, NO_SECONDS
     copies = np.minimum(model.top_k, pool.stage_gpus)
     sent = hidden * copies / pool.tp * (1.0 - pool.methods.tokens_at_home)
     # A token that may stay where its expert is does not come back; new tokens are gathered once.
@@ -41,7 +41,7 @@ def messages_s(pool: Pool, tokens: Array) -> Array:
     """[n] seconds between the stages, one after another. Each tp rank sends its part of a tensor to the next stage,
     whose ranks gather the parts (vLLM 0.32, GroupCoordinator.isend_tensor_dict), both by NCCL."""
     if not pool.staged:
-        return _NONE
+        return NO_SECONDS
     hidden = ACTIVATION_BYTES * pool.model.hidden * tokens
     each = collectives.call_seconds(pool.p2p, hidden / pool.tp) + collectives.call_seconds(pool.all_gather, hidden)
     return np.asarray(_STAGE_TENSORS * (pool.pp - 1.0) * each)
@@ -57,7 +57,7 @@ def sum_s(pool: Pool, constants: ServingConstants, num_bytes: Array) -> Array:
     return np.where(by_nccl, np.maximum(own, collectives.call_seconds(pool.all_reduce, num_bytes)), own)
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=REMEMBERED)
 def _of_engine(pool: Pool, constants: ServingConstants) -> tuple[collectives.Curve, collectives.Curve]:
     """The all-reduce and the all-to-all of an engine's own kernels."""
     all_reduce, all_to_all = (

@@ -22,7 +22,7 @@ from ..option_lists import option_list
 from ..post_training.stated import StatedStep, StepConfig
 from ..readers.layered import Layers
 from .options import OVERRIDES
-from .trainer import most_packed, on_core, on_dtensor
+from .trainer import core_layout, dtensor_layout, most_packed
 
 _POLICY, _CORE, _DTENSOR = "policy.", "policy.megatron_cfg.", "policy.dtensor_cfg."
 _GENERATION = "policy.generation."
@@ -151,7 +151,7 @@ def _step(config: StepConfig, model: str | None) -> StatedStep:
     core = _on_core(config)
     trainer, rollout, lag = _split(config)
     disaggregated = not config.get(f"{_COLOCATED}enabled", True)
-    train = on_core(config, spec) if core else on_dtensor(config)
+    train = core_layout(config, spec) if core else dtensor_layout(config)
     generate = _engine(config)
     degrees = math.prod(train.get(name, 1) for name in ("tp", "pp", "cp"))
     config.divides(trainer, degrees, "train", *(

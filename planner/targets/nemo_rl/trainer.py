@@ -17,16 +17,19 @@ _POLICY, _CORE, _DTENSOR = "policy.", "policy.megatron_cfg.", "policy.dtensor_cf
 
 
 def most_packed(config: StepConfig, row_tokens: int) -> int | None:
-    """Tokens of a sequence of packed answers, at most: those of a micro-batch, where the examples compute them."""
-    name = f"{_POLICY}sequence_packing.train_mb_tokens"
+    """Tokens of a sequence of packed answers, at most: those of a micro-batch where no option states them, as in the
+    examples. None: answers are not packed. row_tokens: of the longest answer with its prompt."""
     if not config.get(f"{_POLICY}sequence_packing.enabled", True):
         return None
-    if isinstance(config.values.get(name), int):
-        return config.count(name, row_tokens)
-    return row_tokens * config.count(f"{_POLICY}train_micro_batch_size", 1)
+    name = f"{_POLICY}sequence_packing.train_mb_tokens"
+    tokens = config.get(name, row_tokens * config.count(f"{_POLICY}train_micro_batch_size", 1))
+    if type(tokens) is int and tokens > 0:
+        return tokens
+    config.fail(name, f"`{tokens}` is no number of tokens")
+    return None
 
 
-def on_core(config: StepConfig, model: ModelSpec | None) -> dict[str, int]:
+def core_layout(config: StepConfig, model: ModelSpec | None) -> dict[str, int]:
     """Degrees on Megatron-Core, and its recomputation: 1 selective, 2 full. model: None where it is unknown."""
     names = {"tp": "tensor_model", "pp": "pipeline_model", "cp": "context", "ep": "expert_model"}
     out = {key: config.count(f"{_CORE}{name}_parallel_size", 1) for key, name in names.items()}
@@ -59,7 +62,8 @@ def _on_host(config: StepConfig) -> dict[str, int]:
     return out
 
 
-def on_dtensor(config: StepConfig) -> dict[str, int]:
+def dtensor_layout(config: StepConfig) -> dict[str, int]:
+    """Degrees on DTensor, and its recomputation: 2 full."""
     if config.get(host := f"{_DTENSOR}cpu_offload", False):
         config.assumed.append(f"{host}: priced with weights and states of the optimizer on the GPU")
     return {"offload": OFFLOADS.index("none"),

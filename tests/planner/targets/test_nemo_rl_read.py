@@ -182,8 +182,11 @@ def test_the_room_of_packed_answers_is_read(tmp_path: Path) -> None:
     assert of("") == 4096
     assert of("  train_micro_batch_size: 2\n") == 8192
     assert of(packing % ("true", 6000)) == 6000
-    assert of(packing % ("true", "'${mul:${policy.max_total_sequence_length}, 1}'")) == 4096
+    assert of(packing % ("true", "'${mul:${policy.max_total_sequence_length}, 2}'")) == 8192
     assert of(packing % ("false", 6000)) is None
+    for text, reason in (("'${oc.env:TOKENS}'", "is set when it runs"), ("many", "`many` is no number of tokens")):
+        with pytest.raises(InputError, match=rf"sequence_packing\.train_mb_tokens: .*{reason}"):
+            of(packing % ("true", text))
 
 
 def test_a_step_is_priced_with_its_room_for_packed_answers(tmp_path: Path) -> None:
