@@ -99,4 +99,4 @@ def question_for(case: GainCase) -> RlProblem:
         "output": _GENERATED - 1, "output_p90": _GENERATED, "output_max": _GENERATED + 1,
         "updates": _UPDATES, "critic": critic, "reward": critic, "old_logprobs": False,
     }})  # fmt: skip
-    return replace(rl_problem_of(request)[0], software=software(_SEQUENCES, _TOKENS, _UPDATES), core=PLAIN)
+    return replace(rl_problem_of(request)[0], software=software(_SEQUENCES, _TOKENS, _UPDATES), switches=PLAIN)

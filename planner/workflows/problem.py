@@ -21,7 +21,7 @@ from ..space.rules import Rule
 from ..switches.base import Settings
 from ..switches.registry import SWITCHES
 from ..targets.post_training.base import RlTarget
-from ..targets.post_training.core import CORE, PLAIN
+from ..targets.post_training.core import PLAIN
 from ..targets.post_training.limits import LayoutLimit, RlStep
 from .graph import Role
 from .software import Software
@@ -46,7 +46,7 @@ class RlProblem:
     stays: bool = False  # models that train never leave their GPUs
     fixed: Fixed = field(default_factory=dict)
     software: Software | None = None  # that runs the calls; None: the trainer and the engine, as they are named
-    core: Settings = field(default_factory=lambda: PLAIN)  # switches of Megatron-Core
+    switches: Settings = field(default_factory=lambda: PLAIN)  # that its trainer sets
     ray_engine: bool = False  # as `RlTarget.ray_engine`
     part: LayoutLimit | None = None  # of the layouts that train; None: all
     # Of a run as it was: tokens that a packed sequence holds at most, and the share of a GPU's memory for the engine.
@@ -170,14 +170,12 @@ class RlProblem:
                            mean_len=float(whole.mean()), mean_square_len=float((whole**2).mean()))  # fmt: skip
         cluster = part_of(self.cluster, gpus)
         asked = replace(self.resolved, model=self.models[role], cluster=cluster, workload=workload)
-        return as_set(asked.switched(), self.core)
+        return as_set(asked.switched(), self.switches)
 
 
-def as_set(resolved: Resolved, core: Settings) -> Resolved:
-    """The request with the switches that a framework of post-training sets, where Megatron-Core trains."""
-    if resolved.target.name not in CORE:
-        return resolved
-    concerned = {name: value for name, value in core.items() if SWITCHES[name].concerns(resolved.problem)}
+def as_set(resolved: Resolved, switches: Settings) -> Resolved:
+    """The request with the switches that a framework of post-training sets for its trainer."""
+    concerned = {name: value for name, value in switches.items() if SWITCHES[name].concerns(resolved.problem)}
     return resolved.under(replace(resolved.switches, settings={**resolved.switches.settings, **concerned}))
 
 

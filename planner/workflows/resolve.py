@@ -17,8 +17,7 @@ from ..request.references import together
 from ..request.reinforcement import RlRequest, RlWorkload
 from ..request.resolve import resolve
 from ..request.schema import Request
-from ..targets.post_training.base import RlTarget
-from ..targets.post_training.core import PLAIN
+from ..targets.post_training.base import RlTarget, set_by
 from ..targets.post_training.registry import rl_target
 from ..targets.registry import target as trainer_of
 from .answer_degrees import check as check_degrees
@@ -51,8 +50,8 @@ def rl_problem_of(request: RlRequest) -> tuple[RlProblem, tuple[str, ...]]:
                          f"of {whole.model.name}", hint="shorter prompts or answers")  # fmt: skip
     models, texts = _models(whole.model, work, loaded)
     texts += loaded["model"][1]
-    core = target.core if target is not None else PLAIN
-    rl = RlProblem(as_set(whole, core), work, engine, models, target, core=core,
+    switches = set_by(target, trainer)
+    rl = RlProblem(as_set(whole, switches), work, engine, models, target, switches=switches,
                         ray_engine=target is not None and target.ray_engine)  # fmt: skip
     if work.lengths_rule is not None:
         check_degrees(rl, referenced_model(request.model)[0].tower is not None)

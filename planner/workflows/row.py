@@ -59,7 +59,7 @@ class RlCase:
     trainer_gpus: int | None  # None: not published
     row_tokens: int | None  # of a pack, at most; None: not stated
     memory_share: float  # of a GPU, for the engine
-    core: Settings  # switches of Megatron-Core
+    switches: Settings  # of Megatron-Core
     ray_engine: bool  # as `RlTarget.ray_engine`
     step_s: float
     pair: str  # runs that differ in lag or GPUs alone have the same
@@ -117,7 +117,7 @@ def _case(row: RowReader, model: str) -> RlCase:
     }  # fmt: skip
     return RlCase(id=row.text("id"), source=row.text("source"), family=model, request=request, fixed=fixed,
                   gpus=gpus, trainer_gpus=_trainer(row, recipe), pair=_pair(row),
-                  core=_switches(model) if nemo else _VERL, ray_engine=nemo and NEMO_RL.ray_engine,
+                  switches=_switches(model) if nemo else _VERL, ray_engine=nemo and NEMO_RL.ray_engine,
                   row_tokens=row.whole("train_max_seq") if nemo else None,
                   memory_share=_share(recipe, lag) if nemo else MEMORY_SHARE,
                   step_s=row.number("measured", "step_s") or 0.0)  # fmt: skip

@@ -25,8 +25,9 @@ class RlRun:
     @classmethod
     def of(cls, case: RlCase) -> RlRun | None:
         """None where the published degrees fit no split of the GPUs."""
-        rl = replace(rl_problem_of(case.request)[0], fixed=case.fixed, core=case.core, ray_engine=case.ray_engine,
-                           row_tokens=case.row_tokens, memory_share=case.memory_share)  # fmt: skip
+        rl = replace(rl_problem_of(case.request)[0], fixed=case.fixed, switches=case.switches,
+                     ray_engine=case.ray_engine, row_tokens=case.row_tokens,
+                     memory_share=case.memory_share)  # fmt: skip
         prices = Prices(rl)
         runs = (cls(case, prices, trainer) for trainer in _splits(case, rl))
         return next((run for run in runs if run._priced(prices) is not None), None)

@@ -7,9 +7,8 @@ NeMo-RL 7ea279ab (0.6.0): nemo_rl/models/megatron/setup.py (recomputation), nemo
 from __future__ import annotations
 
 from ....cost_models.layouts import OFFLOADS
-from ....cost_models.offload_modules import mask_of_modules
 from ....cost_models.specs.model import ModelSpec
-from ....errors import InputError
+from ..post_training.on_host import on_host
 from ..post_training.stated import StepConfig
 
 RECOMPUTE = {"selective": 1, "full": 2}
@@ -35,7 +34,7 @@ def core_layout(config: StepConfig, model: ModelSpec | None) -> dict[str, int]:
     out = {key: config.count(f"{_CORE}{name}_parallel_size", 1) for key, name in names.items()}
     if model is not None and model.is_moe:
         out["etp"] = config.count(f"{_CORE}expert_tensor_parallel_size", 1)
-    out |= {"vpp": 1, **_on_host(config)}
+    out |= {"vpp": 1, **on_host(config, f"{_CORE}optimizer.", _CORE)}
     granularity, name = str(config.get(f"{_CORE}recompute_granularity", "full")), f"{_CORE}activation_checkpointing"
     if not config.get(name, False):
         return {**out, "recompute": 0}
@@ -45,21 +44,6 @@ def core_layout(config: StepConfig, model: ModelSpec | None) -> dict[str, int]:
     if granularity == "selective" and config.get(modules, None) not in (None, ["core_attn"]):
         config.assumed.append(f"{modules}: priced as selective recomputation of attention")
     return {**out, "recompute": RECOMPUTE.get(granularity, 0)}
-
-
-def _on_host(config: StepConfig) -> dict[str, int]:
-    """Whether states of the optimizer are on the host, and the modules whose saved activations are."""
-    share, modules = f"{_CORE}optimizer.optimizer_offload_fraction", f"{_CORE}offload_modules"
-    states = config.get(share, 0.0) if config.get(f"{_CORE}optimizer.optimizer_cpu_offload", False) else 0.0
-    if 0.0 < states < 1.0:
-        config.assumed.append(f"{share} {states}: priced with all states of the optimizer on the host")
-    out = {"offload": OFFLOADS.index("opt" if states > 0.0 else "none"), "offload_modules": 0}
-    if config.get(f"{_CORE}fine_grained_activation_offloading", False):
-        try:
-            out["offload_modules"] = mask_of_modules(*(config.get(modules, None) or []))
-        except InputError as error:
-            config.fail(modules, error.message, error.hint)
-    return out
 
 
 def dtensor_layout(config: StepConfig) -> dict[str, int]:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ....errors import FieldProblem
 from ...switches.base import Settings
-from .core import PLAIN
+from .core import CORE, PLAIN
 from .limits import Limits, RlStep
 from .option_file import OptionFile
 from .setup import RlSetup, layout_of
@@ -25,6 +25,13 @@ class Updates(Protocol):
 
     @property
     def scores_first(self) -> bool: ...
+
+
+def set_by(target: RlTarget | None, trainer: str) -> Settings:
+    """Switches that a framework sets for its trainer; None: those of no framework."""
+    if trainer in CORE:
+        return target.core if target is not None else PLAIN
+    return target.fsdp if target is not None else {}
 
 
 def of_train(setup: RlSetup, framework: str) -> list[str]:
@@ -86,6 +93,7 @@ class RlTarget:
     # Why it cannot run a placement whose calls, each by itself, it runs.
     whole: Callable[[RlSetup], list[str]] = lambda setup: []
     core: Settings = field(default_factory=lambda: PLAIN)  # switches of Megatron-Core, as it trains
+    fsdp: Settings = field(default_factory=dict)  # those of FSDP
     # Whether Ray runs the workers of an engine on several GPUs: vLLM 0.17.1 then schedules an iteration after the one
     # before it, not beside it (vllm/config/vllm.py, executor_supports_async_sched).
     ray_engine: bool = False

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....errors import FieldProblem, InputError
 from ....profiles.io.document import Document, FieldPath
-from ..option_lists import OptionList
+from ..option_lists import Option, OptionList
 from ..readers.interpolation import resolved
 from .base import RlTarget
 from .overrides import Overrides
@@ -70,12 +70,21 @@ class StepConfig:
         value = self.values.get(name)
         if value is None:
             return default
-        self.read.add(name)
+        return self._checked(self.options.options[name], value, default)
+
+    def within(self, name: str, kind: str, default: Any) -> Any:
+        """As `get`, of a block that takes any names. kind: as that of an `Option`."""
+        value = self.values.get(name)
+        return default if value is None else self._checked(Option(name, kind), value, default)
+
+    def _checked(self, option: Option, value: Any, default: Any) -> Any:
+        """The value, or with a problem the default."""
+        self.read.add(option.name)
         if isinstance(value, str) and "${" in value:
-            self.fail(name, f"`{value}` is set when it runs", "give its value: --arg NAME=VALUE")
+            self.fail(option.name, f"`{value}` is set when it runs", "give its value: --arg NAME=VALUE")
             return default
-        if text := self.options.options[name].wrong_type(value):
-            self.fail(name, text, _DECODE if isinstance(value, str) and value.isdigit() else "")
+        if text := option.wrong_type(value):
+            self.fail(option.name, text, _DECODE if isinstance(value, str) and value.isdigit() else "")
             return default
         return value
 

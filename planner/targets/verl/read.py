@@ -11,18 +11,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ....cost_models.specs.model import ModelSpec
 from ....profiles.io.reader import read_document
 from ..model_names import known_model
 from ..option_lists import option_list
 from ..post_training.stated import StatedStep, StepConfig
 from ..readers.hydra import from_script
-from .options import DYNAMIC, ENGINES, OVERRIDES
+from .options import ENGINES, OVERRIDES
+from .trainer import core_layout, fsdp_layout, most_packed
 
 _ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout.", "actor_rollout_ref.model."
-_MEGATRON, _FSDP = f"{_ACTOR}megatron.", f"{_ACTOR}fsdp_config."
 _SHARE = f"{_ROLLOUT}gpu_memory_utilization"
-_LAYERS = f"{_MEGATRON}override_transformer_config."
 # Blocks whose options are held to the release; others hold data, rewards and logs of users.
 _HELD = ("actor_rollout_ref.", "critic.", "trainer.v1.", "async_training.", "rollout.")
 # Option of another release (pattern) -> the place of its meaning in this one.
@@ -92,7 +90,7 @@ def _step(config: StepConfig, model: str | None) -> StatedStep:
     if lag and not rollout:
         config.fail("trainer.v1.trainer_mode", f"{mode} needs GPUs of its own for the engine",
                     f"{_ROLLOUT}nnodes=N")  # fmt: skip
-    train = _core(config, spec or known_model(model or "")) if core else _fsdp(config, trainer)
+    train = core_layout(config, spec or known_model(model or "")) if core else fsdp_layout(config, trainer)
     generate = {"tp": config.get(f"{_ROLLOUT}tensor_model_parallel_size", 2), "pp": 1,
                 "attention_dp": config.get(f"{_ROLLOUT}data_parallel_size", 1),
                 "ep": config.get(f"{_ROLLOUT}expert_parallel_size", 1)}  # fmt: skip
@@ -103,19 +101,26 @@ def _step(config: StepConfig, model: str | None) -> StatedStep:
         config.divides(trainer, degrees, "train", "trainer.nnodes")
     config.divides(rollout, generate["tp"] * generate["attention_dp"], "generate",
                    f"{_ROLLOUT}tensor_model_parallel_size")  # fmt: skip
-    engine = str(config.get(f"{_ROLLOUT}name", "vllm"))
-    engines = {name: ours for ours, name in ENGINES.items()}
-    if engine not in engines:
-        config.fail(f"{_ROLLOUT}name", f"`{engine}` is not planned", f"known: {', '.join(engines)}")
     fields = {
         "model": model or (spec.name if spec is not None else ""), "trainer": "megatron" if core else "accelerate",
-        "engine": engines.get(engine, "vllm"), "lag": lag, **_batch(config, lag), **_scores(config),
+        "engine": _engine(config), "lag": lag, **_batch(config, lag), **_scores(config),
     }  # fmt: skip
+    packed_tokens = most_packed(config, fields["input"] + fields["output_max"], train["cp"])
+    if packed_tokens is not None:
+        train["micro_batch"] = 1
     return StatedStep(fields=fields, train=train, generate=generate, trainer_gpus=trainer, rollout_gpus=rollout,
-                      disaggregated=lag > 0,
+                      disaggregated=lag > 0, packed_tokens=packed_tokens,
                       old_logprobs=not config.get("algorithm.rollout_correction.bypass_mode", False),
                       memory_share=config.share(_SHARE, 0.5), memory_option=_SHARE, options=len(config.read),
                       assumed=tuple(config.assumed))  # fmt: skip
+
+
+def _engine(config: StepConfig) -> str:
+    """Our name of the engine."""
+    engine, engines = str(config.get(f"{_ROLLOUT}name", "vllm")), {name: ours for ours, name in ENGINES.items()}
+    if engine not in engines:
+        config.fail(f"{_ROLLOUT}name", f"`{engine}` is not planned", f"known: {', '.join(engines)}")
+    return engines.get(engine, "vllm")
 
 
 def _lag(config: StepConfig) -> tuple[str, int]:
@@ -177,35 +182,3 @@ def _scores(config: StepConfig) -> dict[str, Any]:
             config.fail("critic.model.path", f"`{path}` is no model of the catalogue", "--arg sets another one")
         out["critic"] = critic.name if critic is not None else None
     return out
-
-
-def _core(config: StepConfig, model: ModelSpec | None) -> dict[str, int]:
-    """Degrees on Megatron-Core, and its recomputation: 0 none, 1 selective, 2 full. model: None where it is unknown."""
-    names = {"tp": "tensor_model", "pp": "pipeline_model", "cp": "context", "ep": "expert_model"}
-    out = {field: config.get(f"{_MEGATRON}{name}_parallel_size", 1) for field, name in names.items()}
-    out["vpp"] = config.get(f"{_MEGATRON}virtual_pipeline_model_parallel_size", 1)
-    if model is not None and model.is_moe:  # tp where it is not given (Megatron-Core, core/parallel_state.py)
-        out["etp"] = config.get(f"{_MEGATRON}expert_tensor_parallel_size", out["tp"])
-    if config.get(f"{_MEGATRON}{DYNAMIC}", False):
-        config.assumed.append(f"{_MEGATRON}{DYNAMIC}: answers are priced with one degree for all, {out['cp']}")
-    granularity = config.get(f"{_LAYERS}recompute_granularity", None)
-    return {**out, "recompute": {"selective": 1, "full": 2}.get(str(granularity), 0)}
-
-
-def _fsdp(config: StepConfig, ranks: int) -> dict[str, int]:
-    """Shards over all ranks, or over fsdp_size of them (workers/engine/fsdp/utils.py)."""
-    cp = config.get(f"{_FSDP}ulysses_sequence_parallel_size", 1)
-    cp = max(cp, config.get(f"{_ACTOR}ulysses_sequence_parallel_size", 1))
-    full = config.get(f"{_MODEL}enable_gradient_checkpointing", True)
-    zero = 3 if config.get(f"{_FSDP}reshard_after_forward", True) else 2
-    out = {"cp": cp, "zero": zero, "recompute": 2 if full else 0}
-    size = config.get(f"{_FSDP}fsdp_size", -1)
-    if (critic := config.get("critic.fsdp.fsdp_size", size)) != size:
-        config.assumed.append(f"critic.fsdp.fsdp_size {critic}: the critic is priced by the actor's shards, {size}")
-    if size < 0 or size >= ranks:
-        return {**out, "shard": max(ranks // max(cp, 1), 1)}
-    if size < 1 or ranks % size:
-        config.fail(f"{_FSDP}fsdp_size", f"{size} does not divide the {ranks} GPUs that train")
-    elif size % cp:
-        config.fail(f"{_FSDP}fsdp_size", f"{size} is no multiple of the {cp} ranks that share a sequence: not planned")
-    return {**out, "zero": 0} if size == 1 else {**out, "shard": size // max(cp, 1)}

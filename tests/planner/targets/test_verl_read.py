@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from meshwright.cost_models.offload_modules import mask_of_modules
 from meshwright.planner.api import plan_rl
 from meshwright.planner.document.rl_plan import RlPlan
 from meshwright.planner.drivers.imported_step import import_step
 from meshwright.planner.targets.post_training.emit import emit_rl
+from meshwright.planner.targets.post_training.stated import StatedStep
 from meshwright.planner.targets.verl.read import read_step
 
 from meshwright.errors import InputError
@@ -60,6 +62,57 @@ def test_a_critic_of_other_shards_is_named() -> None:
     text = text.replace("--config-name=ppo_megatron_trainer.yaml", "")
     text = text.replace("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=$TP", "trainer.logger=console")
     assert any("critic.fsdp.fsdp_size 2: the critic is priced" in it for it in read_step({"run.sh": text}).assumed)
+
+
+def test_the_room_of_a_micro_batch_is_read() -> None:
+    """ppo_max_token_len_per_gpu is that of a GPU, and all ranks of a sequence have one micro-batch."""
+    def of(*words: str) -> StatedStep:
+        return read_step({"run.sh": SCRIPT}, [f"actor_rollout_ref.actor.{word}" for word in words])
+
+    on = "use_dynamic_bsz=True"
+    assert of(on).packed_tokens == 16384
+    assert of(on, "ppo_max_token_len_per_gpu=3000").packed_tokens == 3000
+    assert of(on, "ppo_max_token_len_per_gpu=3000", "megatron.context_parallel_size=2").packed_tokens == 6000
+    assert any("over 1500 tokens" in it for it in of(on, "ppo_max_token_len_per_gpu=1500").assumed)
+    by_number = of("ppo_micro_batch_size_per_gpu=4")
+    assert by_number.packed_tokens is None
+    assert any("ppo_micro_batch_size_per_gpu 4: micro-batches" in line for line in by_number.assumed)
+
+
+def test_a_step_is_priced_with_its_room_for_micro_batches(tmp_path: Path) -> None:
+    """256 answers of an update, 300 tokens in the mean, with prompts of 200, are 128,000 tokens: 16 sequences of 8,000
+    on two copies, or 4 of 32,000."""
+    (tmp_path / "run.sh").write_text(SCRIPT)
+
+    def trained(tokens: int) -> tuple[int | None, int]:
+        words = [f"actor_rollout_ref.actor.{it}" for it in ("use_dynamic_bsz=True",
+                                                            f"ppo_max_token_len_per_gpu={tokens}")]  # fmt: skip
+        given = {"cluster": "4xh100-sxm-80gb", "output": 300, "input": 200}
+        theirs = import_step([tmp_path / "run.sh"], given, words).theirs
+        assert theirs is not None
+        train = next(call for call in theirs.calls if call.kind == "train")
+        return train.sequences, (train.layout or {})["micro_batch"]
+
+    assert trained(8200) == (16, 1)
+    assert trained(32200) == (4, 1)
+
+
+def test_states_on_the_host_are_read() -> None:
+    block = "actor_rollout_ref.actor.optim.override_optimizer_config."
+    layers = "actor_rollout_ref.actor.megatron.override_transformer_config."
+
+    def of(*words: str) -> StatedStep:
+        return read_step({"run.sh": SCRIPT}, words)
+
+    both = [f"{block}optimizer_cpu_offload=True", f"{block}optimizer_offload_fraction=1.0"]
+    assert [of(*words).train["offload"] for words in ([], both, both[:1], both[1:])] == [0, 1, 0, 0]
+    assert any("fraction 0.5: priced with all" in it for it in of(both[0], both[1].replace("1.0", "0.5")).assumed)
+    sends = f"{layers}fine_grained_activation_offloading=True"
+    assert of(sends, f"{layers}offload_modules=[core_attn]").train["offload_modules"] == mask_of_modules("core_attn")
+    with pytest.raises(InputError, match=r"offload_modules: `core_attn` is not a list"):
+        of(sends, f"{layers}offload_modules=core_attn")
+    with pytest.raises(InputError, match=r"optimizer_cpu_offload: `perhaps` is not true or false"):
+        of(f"{block}optimizer_cpu_offload=perhaps")
 
 
 def test_experts_alone_are_divided_over_ep(tmp_path: Path) -> None:

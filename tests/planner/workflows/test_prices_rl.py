@@ -154,6 +154,15 @@ def test_frameworks_set_the_switches_of_megatron(target: str | None, gradient_by
     assert rl_problem_of(fsdp)[0].resolved.switches.settings["torch_compile"] == "on"
 
 
+@pytest.mark.parametrize(("target", "held_bytes"), [("verl", 6), ("openrlhf", 12), (None, 12)])
+def test_verl_on_fsdp_has_the_loss_of_flash_attn(target: str | None, held_bytes: int) -> None:
+    request = RlRequest.model_validate({"model": "llama-3.2-1b", "cluster": "dgx-h100:1", "target": target,
+        "trainer": "deepspeed" if target == "openrlhf" else "accelerate",
+        "workload": {"kind": "rl", "algorithm": "grpo", "output": 300}})  # fmt: skip
+    rl = rl_problem_of(request)[0]
+    assert [it.stack.logit_bytes for it in (rl.resolved, rl.on("policy", 8, 128))] == [held_bytes, held_bytes]
+
+
 def test_openrlhf_has_ring_attention_in_place_of_ulysses() -> None:
     request = RlRequest.model_validate({"model": "qwen3-30b-a3b", "cluster": "dgx-h100:4", "target": "openrlhf",
         "workload": {"kind": "rl", "algorithm": "dapo", "prompts": 32, "samples": 8, "output": 4000}})  # fmt: skip

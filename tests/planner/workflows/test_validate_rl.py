@@ -50,7 +50,7 @@ def test_steps_of_nemo_rl_are_priced_as_its_recipes_run(tmp_path: Path) -> None:
         names = [call.name for call in graph_of(case.request.workload)]
         assert names == ["generate", "reference", "logprobs", "train"]
         assert case.fixed["train"]["micro_batch"] == 1
-        assert case.core["grad_reduce_dtype"] == "bf16"
+        assert case.switches["grad_reduce_dtype"] == "bf16"
 
 
 def test_a_split_that_is_not_published_is_half(validation: RlValidation) -> None:
