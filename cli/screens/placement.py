@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 # Kinds of groups (cost_models/rates/rates.py) in words.
 _KINDS = {
-    "tp": "tensor parallel", "cp": "context parallel", "ep": "expert exchange", "pp": "pipeline messages",
-    "tied": "tied embedding", "shard": "dp, sharded states", "replicate": "dp, replicas",
+    "tp": "tensor parallel", "cp": "context parallel", "ep": "expert exchange", "etp": "split experts",
+    "pp": "pipeline messages", "tied": "tied embedding", "shard": "dp, sharded states", "replicate": "dp, replicas",
     "expert_shard": "experts, sharded states", "expert_replicate": "experts, replicas",
 }  # fmt: skip
 _MOST_SLOW = 4

@@ -212,7 +212,7 @@ def _add_dispatch(
     else:
         before = rows
         _add_all_to_alls(builder, ops, block, np.where(shard.ep > 1, routed * h, 0.0))
-        _add_gathers(ops, w * rows * h, shard.etp)
+        _add_gathers(ops, w * rows * h, shard.etp, "etp")
     # Rows come rank by rank, and leave so; experts take them one after another.
     ops.reordered_bytes = np.where(ranks > 1, w * (before + rows) * h, 0.0)
     _add_permutation(builder, ops, block, chosen, rows)
@@ -256,12 +256,13 @@ def _add_output_bias(builder: Builder, ops: LayerOperations, elements: Array, nu
     ops.kernels = ops.kernels + 2.0 * num_local
 
 
-def _add_gathers(ops: LayerOperations, full: Array, size: Array) -> None:
-    """Tokens of `size` neighbours, `full` bytes, gathered to all of them, and their outputs summed up and scattered."""
+def _add_gathers(ops: LayerOperations, full: Array, size: Array, links: str = "") -> None:
+    """Tokens of `size` neighbours, `full` bytes, gathered to all of them, and their outputs summed up and scattered.
+    links: see Exchange."""
     full = np.where(size > 1, full, 0.0)
     if full.any():
         for op in ("all_gather", "reduce_scatter"):
-            ops.exchanges.append(Exchange("ep", op, full, size, np.ones_like(full), 1, 1, tag("moe")))
+            ops.exchanges.append(Exchange("ep", op, full, size, np.ones_like(full), 1, 1, tag("moe"), links=links))
 
 
 def _add_duplicates(ops: LayerOperations, copies: Array, rows: Array, shard: Shard) -> None:
@@ -273,11 +274,13 @@ def _add_duplicates(ops: LayerOperations, copies: Array, rows: Array, shard: Sha
     MOELayer.forward; moe/mappings.py; deepspeedai/Megatron-DeepSpeed 4efb479d, core/tensor_parallel/layers.py,
     RowParallelLinear)."""
     holds_all = (shard.tp > 1) & (shard.sp == 0)
-    gathered: tuple[tuple[Axis, Array, Array], ...] = (("tp", copies, shard.tp), ("ep", rows, shard.etp))
-    for axis, full, size in gathered:
+    gathered: tuple[tuple[Axis, str, Array, Array], ...] = (
+        ("tp", "tp", copies, shard.tp), ("ep", "etp", rows, shard.etp))  # fmt: skip
+    for axis, links, full, size in gathered:
         sent = np.where(holds_all & (size > 1), full, 0.0)
         if sent.any():
-            ops.exchanges.append(Exchange(axis, "all_gather", sent, size, np.ones_like(sent), 1, 1, tag("moe")))
+            one = np.ones_like(sent)
+            ops.exchanges.append(Exchange(axis, "all_gather", sent, size, one, 1, 1, tag("moe"), links=links))
 
 
 def _add_all_to_alls(builder: Builder, ops: LayerOperations, block: MixtureOfExperts, elements: Array) -> None:

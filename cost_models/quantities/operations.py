@@ -104,6 +104,7 @@ class Exchange:
     tag: int = 0  # recompute modules that run it again
     copies: float = 1.0  # see collectives.curve
     groups: tuple[int, int] = (1, 1)  # see collectives.curve
+    links: str = ""  # kind of group (rates.GROUPS) on whose links it is; empty: the axis
 
 
 @dataclass(frozen=True, slots=True)

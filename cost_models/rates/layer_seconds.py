@@ -161,7 +161,7 @@ def _price_memory_bound(ops: LayerOperations, rates: Rates, forward: _Sums, back
 
 def exchange_seconds(exchange: Exchange, rates: Rates) -> Array:
     """[key] seconds of one call, before overlap."""
-    levels, spread = rates.levels_of(exchange.axis), (exchange.copies, exchange.groups)
+    levels, spread = rates.levels_of(exchange.links or exchange.axis), (exchange.copies, exchange.groups)
     curve = collectives.curve_of_rows(rates.collectives, levels, exchange.op, exchange.size, exchange.stride, *spread)
     return collectives.seconds(curve, exchange.num_bytes)
 

@@ -11,7 +11,7 @@ from .collectives import CollectiveRates, Levels
 from .surfaces import AttentionSurface, GemmSurface, UnfusedSurface
 
 # Kinds of groups of ranks that communicate, each over links of its own once nodes are placed (Rates.links).
-GROUPS = ("tp", "cp", "ep", "pp", "tied", "shard", "replicate", "expert_shard", "expert_replicate")
+GROUPS = ("tp", "cp", "ep", "etp", "pp", "tied", "shard", "replicate", "expert_shard", "expert_replicate")
 
 # Fields of StackSpec that pricing alone reads: under other values of these the operations stay as they are.
 STACK_FIELDS = frozenset((

@@ -42,6 +42,7 @@ def node_groups(layout: Layout, gpus_per_node: int, *, moe: bool, tied: bool) ->
         ("tp", "ring", layout.tp, 1),
         ("cp", "pairs" if pairwise else "ring", layout.cp, layout.tp),
         ("ep", "pairs", layout.ep, layout.etp),
+        ("etp", "ring", layout.etp, 1),
         ("pp", "chain", layout.pp, stride),
         ("tied", "ring", 2 if tied and layout.pp > 1 else 1, stride * (layout.pp - 1)),
     ]

@@ -12,6 +12,7 @@ import pytest
 from meshwright.cli.screens.placement import order_lines
 from meshwright.cost_models.arrays import Ints
 from meshwright.cost_models.layouts import Layouts, parse
+from meshwright.cost_models.rates.rates import GROUPS
 from meshwright.planner import api
 from meshwright.planner.document.plan import Plan
 from meshwright.planner.document.reading import read_plan
@@ -33,7 +34,8 @@ from meshwright.planner.targets.emit import emit
 from ...snapshots import ROOT
 
 BAD_NIC = ROOT / "examples" / "bad_nic.yaml"
-WEIGHTS = {"pp": 1.0, "shard": 2.0, "replicate": 1.5, "ep": 3.0, "expert_shard": 0.5, "expert_replicate": 0.5}
+WEIGHTS = {"pp": 1.0, "shard": 2.0, "replicate": 1.5, "ep": 3.0, "etp": 2.5, "expert_shard": 0.5,
+           "expert_replicate": 0.5}  # fmt: skip
 
 
 def problem(layout_id: str, seed: int, *, moe: bool = False) -> OrderProblem:
@@ -66,7 +68,7 @@ def by_hand(asked: OrderProblem, order: tuple[int, ...]) -> float:
 
 
 CASES = (("tp8-pp4-dp2-mbs1-z1-rfull", False), ("tp8-pp2-dp4-mbs1-z3-rfull", False),
-         ("tp4-pp2-dp8-ep8-mbs1-z1-rfull", True))  # fmt: skip
+         ("tp4-pp2-dp8-ep8-mbs1-z1-rfull", True), ("pp2-dp32-ep2-etp16-mbs1-z1-rfull", True))  # fmt: skip
 
 
 @pytest.mark.parametrize(("layout_id", "moe"), CASES)
@@ -144,6 +146,19 @@ def test_nodes_that_are_alike_stay_where_they_are() -> None:
 def test_groups_of_a_layout_on_eight_nodes(layout_id: str, named: dict[str, int]) -> None:
     found = {g.name: len(g.edges) for g in node_groups(parse(layout_id), 8, moe=False, tied=False)}
     assert found == named
+
+
+@pytest.mark.parametrize("layout_id", ["tp2-pp2-dp8-ep8-mbs1-z1-rsel", "pp2-dp16-ep2-etp8-mbs1-z1-rsel",
+                                       "dp32-etp32-mbs1-z0-rsel", "cp8u-dp4-ep16-mbs1-z1-rsel",
+                                       "cp8r-dp4-ep8-mbs1-z1-rsel"])  # fmt: skip
+def test_every_group_of_a_price_is_placed(layout_id: str) -> None:
+    """A step whose placed groups all have links of half the bandwidth takes as long as one where all groups have."""
+    asked = {"model": "qwen3-30b-a3b", "cluster": str(BAD_NIC)}
+    traffic = NodeTraffic(resolve(load_request(None, asked)), parse(layout_id))
+    network, rates = Network(traffic.resolved.cluster), traffic.resolved.rates
+    placed, every, none = (traffic._step_s(rates, network.group_bandwidths(dict.fromkeys(names, 2.0)))
+                           for names in ([g.name for g in traffic.groups], GROUPS, []))  # fmt: skip
+    assert placed == every > none
 
 
 @cache
