@@ -115,7 +115,7 @@ cp-overlap: $(VENV)/.test-installed  ## what the runtime hides of the exchange o
 document-degrees: $(VENV)/.test-installed  ## documents of mixed lengths: published ratios, Megatron's rule, gaps and seconds of batches (2 min; ROWS= for the ledger)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/document_degrees.py $(if $(ROWS),--rows $(ROWS))
 
-closed-loop: $(VENV)/.test-installed  ## emulated clusters (root): profile, plan, train; predicted beside measured (67 min)
+closed-loop: $(VENV)/.test-installed  ## emulated clusters (root): profile, plan, train; predicted beside measured (67 to 107 min)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/closed_loop.py -o benchmarks/closed_loop_results
 
 closed-loop-quick: $(VENV)/.test-installed  ## one of these clusters, 8 layouts (6 min); its results are printed alone

@@ -48,9 +48,8 @@ class Effort:
     """How much is trained."""
 
     rounds: int
-    # Turns of a round; in each, every layout trains `steps` steps.
+    # Turns of a round; in each, every layout trains sample.TURN steps.
     turns: int
-    steps: int
     # Turns of the choice and its rivals, after the rounds.
     finals: int
     # Layouts of a sample, at most.
@@ -61,14 +60,14 @@ class Effort:
     drawn: int
 
 
-FULL = Effort(3, 5, 2, 30, sample.MOST, sample.BEST, sample.DRAWN)
-QUICK = Effort(2, 5, 2, 10, QUICK_MOST, QUICK_BEST, 2)
+FULL = Effort(3, 5, 30, sample.MOST, sample.BEST, sample.DRAWN)
+QUICK = Effort(2, 5, 10, QUICK_MOST, QUICK_BEST, 2)
 
 
 def main(argv: Sequence[str]) -> int:
     given = _arguments(argv)
     effort = QUICK if given.quick else FULL
-    run = tables.Run(datetime.now(UTC).date().isoformat(), given.seed, effort.rounds, effort.turns * effort.steps,
+    run = tables.Run(datetime.now(UTC).date().isoformat(), given.seed, effort.rounds, effort.turns * sample.TURN,
                      _environment())  # fmt: skip
     try:
         if given.merge:
@@ -210,12 +209,12 @@ def _train(
                 entry.rounds.append([])
             for name in trials.turns(list(built), effort.turns, chance):
                 entry, started = built[name]
-                entry.rounds[-1] += _steps(started, effort.steps, cluster)
+                entry.rounds[-1] += _steps(started, sample.TURN, cluster)
             for entry, _ in built.values():
                 log(f"{model.name}: {entry.layout_id}: {entry.medians[-1]:.3f} s, predicted {entry.predicted_s:.3f} s")
         for name in trials.turns([entry.layout_id for entry in sample.rivals(picked)], effort.finals, chance):
             entry, started = built[name]
-            entry.finals += _steps(started, effort.steps, cluster)
+            entry.finals += _steps(started, sample.TURN, cluster)
         for entry in sample.finalists(sample.rivals(picked)):
             log(f"{model.name}: finals: {entry.layout_id}: {entry.measured_s:.3f} s")
 
