@@ -93,7 +93,7 @@ class RlTarget:
     # Why it cannot run a placement whose calls, each by itself, it runs.
     whole: Callable[[RlSetup], list[str]] = lambda setup: []
     core: Settings = field(default_factory=lambda: PLAIN)  # switches of Megatron-Core, as it trains
-    fsdp: Settings = field(default_factory=dict)  # those of FSDP
+    fsdp: Settings = field(default_factory=dict)  # those of its other trainer, FSDP
     # Whether Ray runs the workers of an engine on several GPUs: vLLM 0.17.1 then schedules an iteration after the one
     # before it, not beside it (vllm/config/vllm.py, executor_supports_async_sched).
     ray_engine: bool = False

@@ -20,9 +20,8 @@ _LAYERS = f"{_MEGATRON}override_transformer_config."
 def most_packed(config: StepConfig, row_tokens: int, cp: int) -> int | None:
     """Tokens of a micro-batch of packed answers, at most; None: it has a number of answers (use_dynamic_bsz is off).
     row_tokens: of the longest answer with its prompt; cp: ranks of a sequence."""
-    if not config.get(f"{_ACTOR}use_dynamic_bsz", False):
-        number = f"{_ACTOR}ppo_micro_batch_size_per_gpu"
-        config.assumed.append(f"{number} {config.get(number, None)}: micro-batches are priced as the longest answer")
+    if not config.get(dynamic := f"{_ACTOR}use_dynamic_bsz", False):
+        config.assumed.append(f"{dynamic} is off: micro-batches are priced as long as the longest answer")
         return None
     name = f"{_ACTOR}ppo_max_token_len_per_gpu"
     tokens = config.count(name, 16384) * cp

@@ -76,7 +76,7 @@ def test_the_room_of_a_micro_batch_is_read() -> None:
     assert any("over 1500 tokens" in it for it in of(on, "ppo_max_token_len_per_gpu=1500").assumed)
     by_number = of("ppo_micro_batch_size_per_gpu=4")
     assert by_number.packed_tokens is None
-    assert any("ppo_micro_batch_size_per_gpu 4: micro-batches" in line for line in by_number.assumed)
+    assert any("use_dynamic_bsz is off: micro-batches" in line for line in by_number.assumed)
 
 
 def test_a_step_is_priced_with_its_room_for_micro_batches(tmp_path: Path) -> None:
