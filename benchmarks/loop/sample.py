@@ -142,7 +142,7 @@ def regret(measured: Sequence[float], choice: int) -> float:
 
 
 def regret_interval(finals: Sequence[Entry], choice: int, *, seed: int) -> tuple[float, float]:
-    """Where the regret of the finals lies in 90 % of 400 resamples of their turns, which layouts take together (the
+    """Where the regret of the finals lies in 90 % of resamples of their turns, which layouts take together (the
     bootstrap; B. Efron, Bootstrap Methods: Another Look at the Jackknife, 1979). Entries have one round."""
     rounds = [entry.rounds[0] for entry in finals]
     turns = min(map(len, rounds)) // TURN

@@ -68,7 +68,9 @@ def import_step(
                                [f"workload.old_logprobs={step.old_logprobs}"])  # fmt: skip
     if not isinstance(request, RlRequest):
         raise InputError("the workload is not one to post-train", hint="take `workload.kind` out of the environment")
-    rl = replace(rl_problem_of(request)[0], fixed={"train": step.train, "generate": step.generate},
+    # A packed sequence is a micro-batch.
+    train = step.train if step.packed_tokens is None else {**step.train, "micro_batch": 1}
+    rl = replace(rl_problem_of(request)[0], fixed={"train": train, "generate": step.generate},
                  memory_share=step.memory_share, row_tokens=step.packed_tokens)  # fmt: skip
     if rl.cluster.num_gpus != step.gpus:
         raise InputError(f"the config starts {step.gpus} ranks, the cluster has {rl.cluster.num_gpus} GPUs",

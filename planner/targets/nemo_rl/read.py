@@ -168,8 +168,6 @@ def _step(config: StepConfig, model: str | None) -> StatedStep:
     first, share = not config.get("loss_fn.force_on_policy_ratio", False), config.share(_SHARE, 0.6)
     row_tokens = config.count(f"{_POLICY}max_total_sequence_length", 512)
     packed_tokens = most_packed(config, row_tokens)
-    if packed_tokens is not None:
-        train["micro_batch"] = 1
     _beside(config)
     _hold(config)
     return StatedStep(fields=fields, train=train, generate=generate, trainer_gpus=trainer, rollout_gpus=rollout,

@@ -106,8 +106,6 @@ def _step(config: StepConfig, model: str | None) -> StatedStep:
         "engine": _engine(config), "lag": lag, **_batch(config, lag), **_scores(config),
     }  # fmt: skip
     packed_tokens = most_packed(config, fields["input"] + fields["output_max"], train["cp"])
-    if packed_tokens is not None:
-        train["micro_batch"] = 1
     return StatedStep(fields=fields, train=train, generate=generate, trainer_gpus=trainer, rollout_gpus=rollout,
                       disaggregated=lag > 0, packed_tokens=packed_tokens,
                       old_logprobs=not config.get("algorithm.rollout_correction.bypass_mode", False),

@@ -111,8 +111,8 @@ def _home(setup: RlSetup, call: RlCall) -> RlCall:
 VERL = RlTarget(name="verl", framework="verl", release=_RELEASE, files=_files, notes=_notes,
                 limits=Limits(step=_step, layouts=_layouts, engine=_engine, joint=_joint,
                             by_answer=dynamic_degrees.reasons),
-                # utils/torch_functional.py, logprobs_from_logits: flash-attn's loss, with its gradient in place of the
-                # logits; the scores before it take entropies, too.
+                # utils/torch_functional.py: the loss is flash-attn's, with its gradient in place of the logits (2 bytes
+                # each); the entropies of the scores before it hold logits, softmax and their product (2 + 2 + 2).
                 fsdp={"cross_entropy": "fused"},
                 option_file=OVERRIDES, conflicts=dynamic_degrees.conflicts, engines=tuple(ENGINES),
                 next_step=f"bash {SCRIPT} {_BEYOND}")  # fmt: skip

@@ -1,7 +1,7 @@
 """The trainer of a config of verl: degrees, shards, recomputation, states on the host, and room for packed answers.
 
 verl 0.9.1 (PyPI): trainer/config (names and defaults), workers/engine/utils.py (tokens of a micro-batch are those of a
-GPU times the ranks of a sequence), workers/engine/megatron (override_optimizer_config goes to Megatron-Core).
+GPU times the ranks of a sequence), utils/megatron/optimizer.py (override_optimizer_config).
 """
 
 from __future__ import annotations
