@@ -49,6 +49,7 @@ def _start(rank: int, num_ranks: int, folder: Path, function: Callable[[int], An
     if pid:
         return pid
     try:
+        torch.set_num_threads(1)  # a fork's thread pool is made anew by its first user, and two at once find none
         store = FileStore(str(folder / "store"), num_ranks)
         wait = datetime.timedelta(seconds=TIMEOUT_S)
         dist.init_process_group("gloo", rank=rank, world_size=num_ranks, store=store, timeout=wait)
