@@ -23,10 +23,10 @@ from typing import IO, Any
 
 from ..errors import InputError, MissingExtraError
 from . import rendezvous
-from .agent import PARENT
 from .checkpoint import restore_copies
 from .failures import REFUSED, TERMINATED, RunFailed, RunTerminated, diagnose
 from .nodes import Nodes, command
+from .parent import PARENT
 from .rehearsal.parity import Reference, StateDifference
 from .report import EVENT_PREFIX, Event
 from .settings import Settings

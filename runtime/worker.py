@@ -25,7 +25,6 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from ..errors import InputError, MeshwrightError
-from .agent import die_with_parent
 from .checkpoint.memory_copies import MemoryCopies
 from .checkpoint.pretrained import Pretrained
 from .checkpoint.resuming import resumed, torchrun_restarts
@@ -36,6 +35,7 @@ from .job import Job
 from .mixed_lengths.trainer import trainer_of
 from .parallel.comm import CommunicationError, backend_reason
 from .parallel.mesh import build_mesh
+from .parent import die_with_parent
 from .preparation import prepare
 from .rehearsal.exchanged import planned_bytes
 from .rehearsal.memory import resident_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from meshwright.runtime.agent import die_with_parent
+from meshwright.runtime.parent import die_with_parent
 
 
 def start(core: int, run: Callable[[], None]) -> int:

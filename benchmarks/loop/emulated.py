@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from meshwright.runtime.agent import die_with_parent
+from meshwright.runtime.parent import die_with_parent
 
 from .idlers import Idlers
 from .quotas import Quotas, cores_of, cpu_controller, in_short_turns

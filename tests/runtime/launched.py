@@ -8,9 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from meshwright.runtime.status import read_all
 
 from ..snapshots import environment
 
@@ -92,25 +95,34 @@ class LiveRun:
 
 
 def workers(plan: Path) -> Iterator[tuple[int, int]]:
-    """(pid, rank) of the workers that train `plan`."""
+    """(pid, rank) of the workers that train `plan`. Each has the command of torchrun, of which it is a fork."""
+    ranks = {int(state["pid"]): rank for folder in _folders(plan) for rank, state in read_all(folder).items()}
+    for pid in _processes(plan):
+        if pid in ranks:
+            yield pid, ranks[pid]
+
+
+def _processes(plan: Path) -> dict[int, list[str]]:
+    """Commands of torchrun and all ranks that train `plan`, by process id."""
+    found = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-            variables = (folder / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        ours = b"meshwright.runtime.worker" in words and str(plan).encode() in words
-        if ours and b"meshwright.runtime.agent" not in words:
-            rank = next((v for v in variables if v.startswith(b"RANK=")), None)
-            if rank is not None:
-                yield int(folder.name), int(rank[5:])
+        with suppress(OSError):  # it has ended
+            words = (folder / "cmdline").read_text().split("\0")
+            if "meshwright.runtime.worker" in words and str(plan) in words:
+                found[int(folder.name)] = words
+    return found
+
+
+def _folders(plan: Path) -> set[Path]:
+    """Of the states of the ranks."""
+    return {Path(words[words.index("--run-dir") + 1]) for words in _processes(plan).values()}
 
 
 def all_gone(plan: Path) -> bool:
-    """Whether no worker that trains `plan` is left, after a moment."""
+    """Whether no process that trains `plan` is left, after a moment."""
     deadline = time.monotonic() + GONE_S
     while time.monotonic() < deadline:
-        if not list(workers(plan)):
+        if not _processes(plan):
             return True
         time.sleep(0.1)
     return False

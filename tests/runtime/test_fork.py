@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 
 import torch
-from meshwright.tests.runtime.fork import fork
+
+from .fork import fork
 
 THREADS = 4
 

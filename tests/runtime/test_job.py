@@ -19,12 +19,13 @@ from meshwright.planner.document.reading import load_plan, read_plan
 from meshwright.planner.document.specs import model_of
 from meshwright.profiles.model.huggingface import read_config
 from meshwright.profiles.model.load import load_model
-from meshwright.runtime.agent import ALLOCATOR, OLD_ALLOCATOR, PARENT, SEGMENTS, grow_segments
+from meshwright.runtime.agent import ALLOCATOR, OLD_ALLOCATOR, SEGMENTS, grow_segments
 from meshwright.runtime.failures import RunFailed, TorchrunKilled, diagnose
 from meshwright.runtime.job import job_of
 from meshwright.runtime.nodes import Nodes, nodes_for, shell_line
 from meshwright.runtime.parallel.comm import backend_reason
 from meshwright.runtime.parallel.mesh import rank_lists
+from meshwright.runtime.parent import PARENT
 from meshwright.runtime.preparation import prepare
 from meshwright.runtime.settings import Settings
 from meshwright.runtime.status import Status, read_all
@@ -340,7 +341,7 @@ def test_all_differences_of_a_refused_checkpoint_are_the_message_and_the_hint_st
 
 @pytest.mark.parametrize(("parent", "said"), [(os.getpid, "alive\n"), (os.getppid, "")])
 def test_a_process_whose_parent_is_gone_before_it_looks_ends(parent: Callable[[], int], said: str) -> None:
-    code = "from meshwright.runtime.agent import die_with_parent; die_with_parent(); print('alive', flush=True)"
+    code = "from meshwright.runtime.parent import die_with_parent; die_with_parent(); print('alive', flush=True)"
     env = environment({PARENT: str(parent())})
     assert subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True).stdout == said
 

@@ -178,9 +178,9 @@ def test_ranks_start_again_from_memory(plan: Path, tmp_path: Path) -> None:
 
 
 LINGERS = """
-import atexit, os, sys, time
-if os.environ.get("RANK") == "1" and "meshwright.runtime.worker" in sys.orig_argv:
-    atexit.register(time.sleep, 600)
+import os, sys, threading, time
+if "meshwright.runtime.agent" in sys.orig_argv:  # whose fork is a rank
+    os.register_at_fork(after_in_child=lambda: threading.Thread(target=time.sleep, args=(600,)).start())
 """
 
 
