@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 
@@ -25,10 +26,15 @@ from .test_transfer import priced_bytes
 
 def planned(folder: Path, **fields: object) -> Path:
     usual = {"model": "llama-3.2-1b", "cluster": "8xh100-sxm-80gb", "output": 300, "prompts": 32, "samples": 8}
-    asked = {**usual, **fields}
     path = folder / "rl.json"
-    path.write_text(plan_rl(**asked).to_json(), encoding="utf-8")  # type: ignore[arg-type]
+    path.write_text(_planned(json.dumps({**usual, **fields})), encoding="utf-8")
     return path
+
+
+@cache
+def _planned(asked: str) -> str:
+    """The plan of a request, as JSON each: many tests read the same."""
+    return plan_rl(**json.loads(asked)).to_json()
 
 
 def prepared(path: Path, choice: int = 1) -> tuple[RlJob, list[str]]:
@@ -141,7 +147,7 @@ def test_a_plan_without_a_call_names_it(tmp_path: Path) -> None:
 
 
 def test_launch_refuses_a_critic_that_does_not_know_all_tokens(tmp_path: Path) -> None:
-    planned(tmp_path, algorithm="ppo", samples=1, critic="llama-2-7b")
+    planned(tmp_path, algorithm="ppo", samples=1, critic="llama-2-7b", cluster="4xh100-sxm-80gb")
     result = run_here("launch", "rl.json", "--scale-down", cwd=tmp_path)
     assert result.code == 2
     assert "the critic, llama-2-7b, reads 32,000 tokens, and llama-3.2-1b generates 128,256" in " ".join(
