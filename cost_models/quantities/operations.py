@@ -105,6 +105,7 @@ class Exchange:
     copies: float = 1.0  # see collectives.curve
     groups: tuple[int, int] = (1, 1)  # see collectives.curve
     links: str = ""  # kind of group (rates.GROUPS) on whose links it is; empty: the axis
+    awaited: bool = False  # few bytes, for which the host waits: among its seconds where kernels are counted
 
 
 @dataclass(frozen=True, slots=True)

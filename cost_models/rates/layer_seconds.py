@@ -115,6 +115,8 @@ def _products_and_exchanges(ops: LayerOperations, rates: Rates, num_keys: int) -
     forward, backward, weight = _Sums(num_keys), _Sums(num_keys), np.zeros(num_keys)
     _price_gemms(ops, rates, forward, backward, weight)
     for exchange in ops.exchanges:
+        if exchange.awaited and ops.name not in rates.latency_s:
+            continue  # the seconds of a layer's launches are those of whole runs, and have it
         call_s = exchange_seconds(exchange, rates)
         forward.add(_AXES[exchange.axis], call_s * exchange.forward_calls, exchange.tag)
         backward.add(_AXES[exchange.axis], call_s * exchange.backward_calls, 0)

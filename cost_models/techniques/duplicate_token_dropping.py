@@ -23,7 +23,7 @@ def _experts(x: Columns, problem: Problem) -> NDArray[np.bool_]:
 
 
 def _on_stack(stack: StackSpec, knobs: Knobs) -> StackSpec:
-    """Layouts with experts and tp may do without sequence parallelism (layer_kinds/experts.py, _add_duplicates)."""
+    """Layouts with experts and tp may do without sequence parallelism (expert_dispatch.py, add_duplicates)."""
     return replace(stack, drops_duplicate_tokens=True) if knobs["on"] else stack
 
 

@@ -70,6 +70,30 @@ def test_gathered_tokens() -> None:
     assert np.asarray(found.reordered_bytes)[0] == 2 * (everyone + copies)
 
 
+@pytest.mark.parametrize("changed", [{}, {"ep_dispatch": "deduplicated"}])
+def test_counts_of_tokens(changed: dict[str, Any]) -> None:
+    """8 bytes for each of 8 experts to the ep ranks of a block, and of all blocks to the two that share an expert, once
+    per forward pass and once more where it is made again."""
+    found = operations(MIXTRAL, Layout(tp=2, dp=4, shard=4, ep=2, etp=2, sequence_parallel=True), **changed)
+    counts = [each for each in found.exchanges if each.awaited]
+    sent = [(each.op, each.links, each.num_bytes[0], each.size[0], each.stride[0], each.forward_calls)
+            for each in counts]  # fmt: skip
+    assert sent == [("all_to_all", "", 64, 2, 2, 1), ("all_gather", "etp", 2 * 64, 2, 1, 1)]
+    assert all((each.tag, each.backward_calls) == (tag("moe"), 0) for each in counts)
+
+
+@pytest.mark.parametrize("changed", [{"dropless": False}, {"ep_dispatch": "allgather"}])
+def test_no_counts_where_every_rank_knows_them(changed: dict[str, Any]) -> None:
+    found = operations(MIXTRAL, Layout(dp=8, shard=8, ep=4), **changed)
+    assert not any(each.awaited for each in found.exchanges)
+
+
+def test_counts_of_whole_experts_stay() -> None:
+    """Ranks with all experts send no tokens, so no numbers of them."""
+    found = operations(MIXTRAL, Layout(dp=8, shard=8))
+    assert not any(each.num_bytes.any() for each in found.exchanges if each.axis == "ep")
+
+
 # Values that each kernel of the bias reads and writes per output value: (in bf16, in fp32).
 BIAS = [(0, 1), (1, 2), (0, 2), (1, 1)]  # product, sum, experts joined, cast
 BIAS_BACKWARD = [(1, 1), (1, 1), (0, 2), (0, 1), (0, 2), (0, 1), (2, 0)]  # casts, products and their sums, parts joined

@@ -149,6 +149,27 @@ def test_layers_take_more_where_ranks_share_their_experts(tmp_path: Path) -> Non
         assert launches(measured, ranks) - launches(plain, ranks) == pytest.approx(4 * 2 * 0.8e-3, rel=1e-6)
 
 
+@pytest.mark.parametrize(("layout", "calls"), [("ep2-mbs1-z0-rnone", 4), ("ep2-mbs1-z0-rfull", 6)])
+def test_ranks_that_share_experts_send_how_many_tokens_go_where(tmp_path: Path, layout: str, calls: int) -> None:
+    """Over links that take a call the same time whatever its bytes: one call more in every forward pass than for
+    experts with a capacity. On a device of the catalogue the host's seconds have it."""
+    latency = {**DEVICE["latency"], "moe layer": {"forward": "1 ms", "backward": "2 ms"}}
+    links = {"intra_node": {"bandwidth": "1000 TB/s", "latency": "100 us"}}
+    measured = str(cluster(tmp_path / "measured", profile(latency=latency), 2, links=links))
+    known = str(cluster(tmp_path / "known", profile(), 2, links=links))
+    model = {**TINY, "moe": {"experts": 4, "topk": 2, "expert_ffn": 64}}
+
+    def exchanged(path: str, **more: Any) -> float:
+        found = api.evaluate(None, f"dp2-{layout}-fp32", model=model, cluster=path, **WORK, **more).candidates[0]
+        assert sum(term.seconds for term in found.terms) == pytest.approx(found.step_s, rel=1e-6)
+        return next(term.seconds for term in found.terms if term.name == "ep comm, exposed")
+
+    forward = 2 if "rfull" in layout else 1
+    capped = exchanged(measured, expert_capacity_factor=1.0)
+    assert exchanged(measured) == pytest.approx(capped * (calls + forward) / calls, rel=0.01)
+    assert exchanged(known) == pytest.approx(capped, rel=0.01)
+
+
 def test_messages_between_stages_take_time_of_the_ranks(tmp_path: Path) -> None:
     """Each of two stages of one chunk sends or receives one forward and one backward, with two chunks in a row three
     ends of messages in all but one, and of a V two: 8 micro-batches."""
