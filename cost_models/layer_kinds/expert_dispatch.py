@@ -62,10 +62,12 @@ def _add_permutation(
         tokens = routed * distinct_share(shard.ep, k, (block.groups, block.top_groups))
     else:
         padded = np.logical_and(ops.host_waits, builder.workload.is_quantised)
-        again = rows * (np.where(block.experts > shard.ep, 2.0, 0.0) + np.where(padded, 2.0, 0.0))
-    moved = (1 + _SUM_OVER_COPY[stack.sums_rows]) / 2 * (tokens + routed) + again
-    moved = builder.activation_bytes * (block.latent or builder.model.hidden) * 2 * moved
-    ops.traffic.append(MemoryTraffic("permute", moved, moved, tag("moe")))
+        sorts = (block.experts > shard.ep) & (builder.stack.sorts_own_rows | (shard.ep * shard.etp > 1))
+        again = rows * (np.where(sorts, 2.0, 0.0) + np.where(padded, 2.0, 0.0))
+    row_bytes = builder.activation_bytes * (block.latent or builder.model.hidden)
+    copied = (1 + _SUM_OVER_COPY[stack.sums_rows]) * row_bytes * (tokens + routed)
+    for name, moved in (("permute", copied), ("sort", 2 * row_bytes * again)):
+        ops.traffic.append(MemoryTraffic(name, moved, moved, tag("moe")))
 
 
 def _add_counts(ops: LayerOperations, shard: Shard, num_bytes: float) -> None:

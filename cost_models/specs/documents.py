@@ -66,6 +66,7 @@ _SILENT = {
     "reduces": "buckets",
     "messages_ahead": 0,
     "scatters_beside": False,
+    "sorts_own_rows": True,
     "rings_in_torch": False,
     "ring_sends": "keys",
     "repeats_keys": False,

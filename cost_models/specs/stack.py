@@ -154,6 +154,7 @@ class StackSpec:
     experts_at_once: bool = True
     # What sums up the rows that experts put out: a fused kernel of a permutation, or a function of torch.
     sums_rows: Literal["fused", "scatter_add", "index_add"] = "fused"
+    sorts_own_rows: bool = True  # a rank with all experts, too, puts rows in the order of experts once they are copied
     # Attention over ranks that share a sequence is torch's, of eager kernels (layer_kinds/torch_ring.py).
     rings_in_torch: bool = False
     # What goes round a ring of context parallelism, and for which attention (layer_kinds/rings.py). keys: keys and

@@ -39,7 +39,8 @@ ATTENTION = ("forward_efficiency", "backward_efficiency", "half_context")
 DIRECTIONS = ("forward", "backward")
 # Operations of the cost model that move bytes and that a profile has rates of: traffic of a layer and of the ends of a
 # model, the optimizer's step and the sum of gradients.
-PASSES = ("norms", "residuals", "positions", "activation", "embedding", "final norm", "loss", "update", "accumulation")
+PASSES = ("norms", "residuals", "positions", "activation", "permute", "sort", "embedding", "final norm", "loss",
+          "update", "accumulation")  # fmt: skip
 LATENCIES = ("layer", "moe layer", "embedding", "head", "split", "weights", "ulysses", "dispatch",
              "message", *(f"recompute {part}" for part in ("layer", *MODULES)))  # fmt: skip
 IN_PLACE = ("calls", "work")

@@ -6,23 +6,24 @@ No torch here: `runners` makes each of them run, `pricing` says what it should t
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ...cost_models.arrays import Array
 from ...cost_models.layouts import Layout, Layouts
 from ...cost_models.problem import Problem
 from ...cost_models.quantities.edge_operations import embedding, head
 from ...cost_models.quantities.element_bytes import activation_bytes
 from ...cost_models.quantities.layer_operations import decoder_layer
 from ...cost_models.quantities.operation_builder import Builder
-from ...cost_models.quantities.operations import LayerOperations, MemoryTraffic
+from ...cost_models.quantities.operations import LayerOperations, MemoryTraffic, tag
 from ...cost_models.quantities.shards import KEY_FIELDS, Shard
 from ...cost_models.quantities.stages import EMBEDDING, HEAD
-from ...cost_models.specs.model import Attention, Layer, MixtureOfExperts
+from ...cost_models.specs.model import Attention, Layer
 
-Kind = Literal["gemm", "attention", "norm", "residual", "rotary", "activation", "embedding", "loss", "update",
-               "accumulation"]  # fmt: skip
+Kind = Literal["gemm", "attention", "norm", "residual", "rotary", "activation", "permute", "sort", "embedding", "loss",
+               "update", "accumulation"]  # fmt: skip
 Direction = Literal["forward", "backward", "input gradient", "weight gradient", "step"]
 DTYPES = ("bf16", "fp16", "fp32")
 # An optimizer or a sum works on as many parameters as a rank has, at one rate from here on (well past any cache).
@@ -54,7 +55,8 @@ class Kernel:
 
 # Dimensions that shrink in a kernel with hardly any data; the others select a variant of the kernel, and stay.
 _HARDLY = 16
-_SIZES = ("m", "n", "k", "batch", "tokens", "head_dim", "value_head_dim", "hidden", "inner", "vocab", "parameters")
+_SIZES = ("m", "n", "k", "batch", "tokens", "copies", "rows", "head_dim", "value_head_dim", "hidden", "inner", "vocab",
+          "parameters")  # fmt: skip
 
 
 def hardly_any(kernel: Kernel) -> Kernel:
@@ -126,7 +128,8 @@ class _Collector:
             else:
                 self.missing["attention of the vision tower"] = None
         for traffic in ops.traffic:
-            self._memory_bound(traffic, count, kind, backward)
+            if traffic.forward_bytes[self.row] or traffic.backward_bytes[self.row]:
+                self._memory_bound(ops, traffic, count, kind, backward)
 
     def _attention(self, attention: Attention, flops: float, count: float, backward: bool) -> None:
         layout, workload = self.layout, self.problem.workload
@@ -147,18 +150,21 @@ class _Collector:
         if backward:
             self.calls[Kernel("attention", "backward", shape, "attention", 2 * flops)] += count
 
-    def _memory_bound(self, traffic: MemoryTraffic, count: float, kind: Layer | None, backward: bool) -> None:
-        shape_of = _SHAPES.get(traffic.name)
+    def _memory_bound(
+        self, ops: LayerOperations, traffic: MemoryTraffic, count: float, kind: Layer | None, backward: bool
+    ) -> None:  # fmt: skip
         if traffic.name == "positions" and self.problem.model.learned_positions:
             return  # added once to the embedding
-        if shape_of is None or (traffic.name == "activation" and kind is not None and kind.is_moe):
+        shape_of = _SHAPES.get(traffic.name)
+        found = shape_of(_Part(self, ops, traffic, kind)) if shape_of is not None else None
+        if found is None:
             self.missing[traffic.name] = None
             return
-        name, shape, times = shape_of(self, kind)
-        both: tuple[tuple[Direction, object], ...] = (
+        name, shape, times = found
+        both: tuple[tuple[Direction, Array], ...] = (
             ("forward", traffic.forward_bytes), ("backward", traffic.backward_bytes))  # fmt: skip
         for direction, num_bytes in both[: 1 + backward]:
-            moved = float(num_bytes[self.row]) / times  # type: ignore[index]
+            moved = float(num_bytes[self.row]) / times
             self.calls[Kernel(name, direction, shape, traffic.name, num_bytes=moved, fusable=traffic.fusable)] += (
                 count * times
             )
@@ -183,54 +189,89 @@ class _Collector:
                 self.calls[kernel] += total / size
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A memory-bound operation of a layer, or of an end of the model, under one layout."""
+
+    of: _Collector
+    ops: LayerOperations  # all of the layer's
+    traffic: MemoryTraffic  # of the operation itself
+    kind: Layer | None  # None: of an end of the model
+
+    @property
+    def layer(self) -> Layer:
+        if self.kind is None:
+            raise TypeError("not an operation of a layer")
+        return self.kind
+
+    def product(self, name: str) -> tuple[int, int, int]:
+        """Rows, columns and depth of a product of the layer; the rows of all experts of a rank."""
+        gemm = next(each for each in self.ops.gemms if each.name == name)
+        m, n, k = (float(size[self.of.row]) for size in (gemm.m * gemm.count, gemm.n, gemm.k))
+        return max(round(m), 1), round(n), round(k)
+
+
+# Kind of kernel, its shape, calls per operation.
 _Shape = tuple[Kind, tuple[tuple[str, int], ...], float]
 
 
-def _norm(of: _Collector, kind: Layer | None) -> _Shape:
+def _norm(part: _Part) -> _Shape:
+    of, kind = part.of, part.kind
     bias = kind.norm_bias if kind is not None else of.problem.model.norm_bias
     shape = (("tokens", of.own_tokens), ("hidden", of.problem.model.hidden), ("bias", int(bias)))
     return "norm", shape, float(kind.num_norms) if kind is not None else 1.0
 
 
-def _residual(of: _Collector, kind: Layer | None) -> _Shape:
-    return "residual", (("tokens", of.own_tokens), ("hidden", of.problem.model.hidden)), 2.0
+def _residual(part: _Part) -> _Shape:
+    return "residual", (("tokens", part.of.own_tokens), ("hidden", part.of.problem.model.hidden)), 2.0
 
 
-def _rotary(of: _Collector, kind: Layer | None) -> _Shape:
-    attention, _ = _of_layer(kind).transformer_blocks
-    tp = of.layout.tp
+def _rotary(part: _Part) -> _Shape:
+    attention, _ = part.layer.transformer_blocks
+    tp = part.of.layout.tp
     kv_heads = attention.heads if attention.is_mla else max(attention.kv_heads, tp)
-    return "rotary", (("tokens", of.tokens), ("heads", (attention.heads + kv_heads) // tp),
+    return "rotary", (("tokens", part.of.tokens), ("heads", (attention.heads + kv_heads) // tp),
                       ("head_dim", attention.head_dim)), 1.0  # fmt: skip
 
 
-def _activation(of: _Collector, kind: Layer | None) -> _Shape:
-    _, block = _of_layer(kind).transformer_blocks
-    if isinstance(block, MixtureOfExperts):
-        raise TypeError("experts have activations of many shapes")
-    shape = (("tokens", of.tokens), ("inner", block.inner // of.layout.tp), ("gated", int(block.gated)))
-    return "activation", shape, 1.0
+def _activation(part: _Part) -> _Shape:
+    """Its output is the input of the product behind it."""
+    _, block = part.layer.transformer_blocks
+    tokens, _, inner = part.product("experts down" if part.traffic.tag & tag("moe") else "down")
+    return "activation", (("tokens", tokens), ("inner", inner), ("gated", int(block.gated))), 1.0
 
 
-def _embedding(of: _Collector, kind: Layer | None) -> _Shape:
-    model = of.problem.model
-    return "embedding", (("tokens", of.tokens), ("vocab", model.vocab // of.layout.tp), ("hidden", model.hidden)), 1.0
+def _permute(part: _Part) -> _Shape | None:
+    """The copies that a rank makes of its own tokens and sums up; other dispatchers than by all-to-all copy those of
+    other ranks."""
+    if part.of.problem.stack.ep_dispatch != "alltoall":
+        return None
+    rows, hidden, _ = part.product("experts down")
+    copies = rows // part.of.layout.etp
+    return "permute", (("tokens", part.of.own_tokens), ("copies", copies), ("hidden", hidden)), 1.0
 
 
-def _loss(of: _Collector, kind: Layer | None) -> _Shape:
-    return "loss", (("tokens", of.tokens), ("vocab", of.problem.model.vocab // of.layout.tp)), 1.0
+def _sort(part: _Part) -> _Shape:
+    """Rows in another order, as often as they are read and written."""
+    rows, hidden, _ = part.product("experts down")
+    times = float(part.traffic.forward_bytes[part.of.row]) / (2 * part.of.width * rows * hidden)
+    return "sort", (("rows", rows), ("hidden", hidden)), times
 
 
-def _of_layer(kind: Layer | None) -> Layer:
-    if kind is None:
-        raise TypeError("not an operation of a layer")
-    return kind
+def _embedding(part: _Part) -> _Shape:
+    model, layout = part.of.problem.model, part.of.layout
+    return "embedding", (("tokens", part.of.tokens), ("vocab", model.vocab // layout.tp), ("hidden", model.hidden)), 1.0
+
+
+def _loss(part: _Part) -> _Shape:
+    vocab = part.of.problem.model.vocab // part.of.layout.tp
+    return "loss", (("tokens", part.of.tokens), ("vocab", vocab)), 1.0
 
 
 # Memory-bound operations of cost_models.operations that a kernel can be made of; the others stay priced.
-_SHAPES = {
+_SHAPES: Mapping[str, Callable[[_Part], _Shape | None]] = {
     "norms": _norm, "final norm": _norm, "residuals": _residual, "positions": _rotary, "activation": _activation,
-    "embedding": _embedding, "loss": _loss,
+    "permute": _permute, "sort": _sort, "embedding": _embedding, "loss": _loss,
 }  # fmt: skip
 
 

@@ -137,6 +137,22 @@ def _activation(kernel: Kernel, dtype: torch.dtype, device: torch.device) -> Act
     return _either(kernel, lambda: F.silu(gate) * up, (gate, up))
 
 
+def _permute(kernel: Kernel, dtype: torch.dtype, device: torch.device) -> Action:
+    """Copies of tokens for their experts, and their sum. Each token has its copies behind one another, and an expert
+    takes them from anywhere."""
+    tokens, copies = kernel["tokens"], kernel["copies"]
+    x = _random(tokens, kernel["hidden"], like=(dtype, device), grad=kernel.direction == "backward")
+    source = torch.randperm(copies, device=device) * tokens // copies
+    return _either(kernel, lambda: torch.zeros_like(x).index_add(0, source, x[source]), (x,))
+
+
+def _sort(kernel: Kernel, dtype: torch.dtype, device: torch.device) -> Action:
+    """Rows in another order. Backward too: gradients in the order before."""
+    x = _random(kernel["rows"], kernel["hidden"], like=(dtype, device))
+    order = torch.randperm(kernel["rows"], device=device)
+    return lambda: x[order]
+
+
 def _embedding(kernel: Kernel, dtype: torch.dtype, device: torch.device) -> Action:
     table = _random(kernel["vocab"], kernel["hidden"], like=(dtype, device), grad=kernel.direction == "backward")
     tokens = torch.randint(kernel["vocab"], (kernel["tokens"],), device=device)
@@ -181,6 +197,8 @@ FACTORIES: dict[str, ActionFactory] = {
     "residual": _residual,
     "rotary": _rotary,
     "activation": _activation,
+    "permute": _permute,
+    "sort": _sort,
     "embedding": _embedding,
     "loss": _loss,
     "update": _update,

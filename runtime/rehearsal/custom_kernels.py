@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..model.activations import ACTIVATIONS, gated
+from ..model.dispatch import combine
 from ..model.norms import Norm
 from ..model.rope import rotate
 from ..optimizer import optimizer_of
@@ -20,6 +21,7 @@ from ..parallel.sharding import squared_norm
 from .single_rank import single_context, single_group
 
 Action = Callable[[], object]
+_EXPERTS = 8  # among which tokens choose: sorting takes as long for any number of them
 
 
 class Kernel(Protocol):
@@ -72,6 +74,24 @@ def _activation(activation: str) -> ActionFactory:
     return make
 
 
+def _permute(kernel: Kernel, dtype: torch.dtype, device: torch.device) -> Action:
+    """As `Experts` does it: the copies of tokens are ordered by expert, and summed up with their weights."""
+    tokens, copies = kernel["tokens"], kernel["copies"]
+    x = _random(tokens, kernel["hidden"], dtype=dtype, device=device)
+    weights = _random(copies, dtype=dtype, device=device)
+    chosen = torch.randint(_EXPERTS, (copies,), device=device)
+
+    def forward() -> Tensor:
+        order = chosen.argsort(stable=True)
+        source = order * tokens // copies
+        return combine(x[source], weights[order], source, tokens)
+
+    if kernel.direction == "forward":
+        return forward
+    gradient = torch.randn_like(x)
+    return lambda: torch.autograd.grad(forward(), (x, weights), gradient)
+
+
 def _loss(kernel: Kernel, dtype: torch.dtype, device: torch.device) -> Action:
     logits = _random(1, kernel["tokens"], kernel["vocab"], dtype=dtype, device=device)
     targets = torch.randint(kernel["vocab"], (1, kernel["tokens"]), device=device)
@@ -110,10 +130,10 @@ def _update(optimizer: str) -> ActionFactory:
 
 
 # Kinds whose backward pass consumes the kept tensors. Each is timed after its own forward pass.
-WITH_FORWARD = ("loss",)
+WITH_FORWARD = ("loss", "permute")
 
 
 def action_factories(activation: str, optimizer: str) -> Mapping[str, ActionFactory]:
     """Kind of kernel -> the runtime's operation where it differs from torch's fused kernel."""
-    return {"norm": _norm, "rotary": _rotary, "activation": _activation(activation), "loss": _loss,
+    return {"norm": _norm, "rotary": _rotary, "activation": _activation(activation), "permute": _permute, "loss": _loss,
             "update": _update(optimizer)}  # fmt: skip

@@ -40,6 +40,9 @@ def traffic(ops: LayerOperations, name: str) -> MemoryTraffic:
         # a token read, two copies written, both sorted by expert (2 x 2); the same on the way back
         (4, "bf16", {}, 2 * (1 + 2 + 2 * 2)),
         (8, "bf16", {}, 2 * (1 + 2)),  # one expert per rank: nothing to sort
+        (1, "bf16", {}, 2 * (1 + 2 + 2 * 2)),  # all experts: sorted again, or copied in their order
+        (1, "bf16", {"sorts_own_rows": False}, 2 * (1 + 2)),
+        (4, "bf16", {"sorts_own_rows": False}, 2 * (1 + 2 + 2 * 2)),
         # scatter_add sums up in 4.3 times, index_add in 9.1 times the seconds of a copy; sorting only copies
         (8, "bf16", {"sums_rows": "scatter_add"}, (1 + 4.3) * (1 + 2)),
         (4, "bf16", {"sums_rows": "index_add"}, (1 + 9.1) * (1 + 2) + 2 * 2 * 2),
@@ -53,9 +56,10 @@ def traffic(ops: LayerOperations, name: str) -> MemoryTraffic:
     ],
 )
 def test_copies_of_tokens(ep: int, precision: Precision, changed: dict[str, Any], tokens_moved: float) -> None:
-    found = traffic(operations(MIXTRAL, Layout(dp=8, shard=8, ep=ep), precision, **changed), "permute")
-    assert found.forward_bytes[0] == pytest.approx(2 * TOKENS * MIXTRAL.hidden * tokens_moved)
-    assert found.backward_bytes[0] == found.forward_bytes[0]
+    ops = operations(MIXTRAL, Layout(dp=8, shard=8, ep=ep), precision, **changed)
+    copied, ordered = (traffic(ops, name) for name in ("permute", "sort"))
+    assert copied.forward_bytes + ordered.forward_bytes == pytest.approx(2 * TOKENS * MIXTRAL.hidden * tokens_moved)
+    assert all(each.backward_bytes[0] == each.forward_bytes[0] for each in (copied, ordered))
 
 
 def test_gathered_tokens() -> None:

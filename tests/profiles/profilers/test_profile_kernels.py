@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,6 +21,7 @@ from meshwright.planner.request.load import load_request
 from meshwright.planner.request.resolve import Resolved, resolve
 from meshwright.profiles.profilers import pricing, runners, timing
 from meshwright.profiles.profilers.kernels import Kernel, Kind, Need, distinct, needs
+from meshwright.runtime.rehearsal import custom_kernels
 
 from ...snapshots import run_here
 
@@ -79,9 +81,51 @@ def test_prices_of_kernels_are_those_of_the_planner(layout: str) -> None:
 
 
 def test_what_cannot_be_timed_is_named() -> None:
-    resolved = request(model="mixtral-8x7b")
-    assert {"permute", "activation"} <= set(calls_of(resolved, "dp8-mbs1-z1-rnone").missing)
     assert calls_of(request(), "cp2r-dp4-mbs1-z1-rnone").missing == ("attention split over cp",)
+    assert calls_of(request(model="gpt-oss-120b", seq_len=128), "dp8-mbs1-z1-rnone").missing[-1] == "expert bias"
+
+
+@pytest.mark.parametrize("layout", ["dp8-mbs1-z1-rnone", "dp8-ep4-mbs2-z1-rnone", "tp2-dp4-ep4-etp2-mbs2-z1-rnone"])
+@pytest.mark.parametrize("model", ["mixtral-8x7b", "deepseek-v2-lite"])
+def test_kernels_of_experts_move_what_the_planner_prices(model: str, layout: str) -> None:
+    """Also where one layer has two activations, of routed experts and of shared ones, and another one dense."""
+    resolved = request(model=model)
+    need = calls_of(resolved, layout)
+    tables = build(resolved.problem, index_keys(Layouts.of([parse(layout)]))[0])
+    assert not need.missing or model != "mixtral-8x7b"
+    for name in ("activation", "permute", "sort"):
+        parts = [(resolved.problem.pattern.count(i), part) for i, ops in enumerate(tables.operations)
+                 for part in ops.traffic if part.name == name]  # fmt: skip
+        planned = sum(count * float(part.forward_bytes[0] + part.backward_bytes[0]) for count, part in parts)
+        assert sum(calls * k.num_bytes for k, calls in need.calls.items() if k.kind == name) == pytest.approx(planned)
+
+
+def test_experts_are_timed_in_their_shapes() -> None:
+    """A rank of Mixtral with 2 of 8 experts, in halves, gets 1.1 times its share of 2 copies of 4,096 tokens."""
+    problem = request(model="mixtral-8x7b").problem
+    need = needs(problem, [parse("tp2-dp4-ep4-etp2-mbs1-z1-rnone")])[0]
+    rows = round(2 * 2 * 2048 * problem.stack.moe_imbalance)
+    shapes = {kernel.kind: dict(kernel.shape) for kernel in need.calls}
+    assert shapes["activation"] == {"tokens": rows, "inner": 14336 // 2, "gated": 1}
+    assert shapes["permute"] == {"tokens": 2048, "copies": rows // 2, "hidden": 4096}
+    assert shapes["sort"] == {"rows": rows, "hidden": 4096}
+    other = replace(problem, stack=replace(problem.stack, ep_dispatch="deduplicated"))
+    assert needs(other, [need.layout])[0].missing == ("permute",)
+
+
+@pytest.mark.parametrize(
+    "custom", [runners.NO_CUSTOM_KERNELS, runners.CustomKernels(custom_kernels.action_factories("silu", "adamw"))]
+)
+def test_copies_are_summed_up_by_token(custom: runners.CustomKernels) -> None:
+    """Backward passes can be timed again and again, though the runtime's reuses the memory of what it keeps."""
+    shape = (("tokens", 6), ("copies", 12), ("hidden", 4))
+    forward, backward = (runners.make(Kernel("permute", direction, shape, "x"), "fp32", CPU, custom)
+                         for direction in ("forward", "backward"))  # fmt: skip
+    out, *gradients = forward(), *(backward() for _ in range(2))
+    assert isinstance(out, torch.Tensor)
+    assert out.shape == (6, 4)
+    assert out.count_nonzero() == 24  # every token has copies
+    assert all(gradient[0].shape == (6, 4) for gradient in gradients)  # type: ignore[index]
 
 
 def test_every_kind_of_kernel_can_be_made() -> None:
@@ -124,8 +168,6 @@ def test_a_run_that_is_out_of_time_says_so() -> None:
 
 
 def test_planted_efficiencies_come_back() -> None:
-    from dataclasses import replace
-
     resolved = request()
     need = calls_of(resolved, "dp8-mbs1-z0-rnone")
     true = replace(
