@@ -26,7 +26,6 @@ from meshwright.planner.accuracy.sweeps import kendall_tau, sweep_of
 from meshwright.planner.accuracy.validate import Prediction, predict, source_of, validate
 from meshwright.profiles.io.reader import read_document
 from meshwright.profiles.stack.load import FAMILIES, load_stack, stack_for, stack_names
-from scipy.stats import kendalltau
 
 from meshwright.errors import InputError
 
@@ -458,6 +457,8 @@ def test_kendall_tau_by_hand() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_kendall_tau_is_that_of_scipy(seed: int) -> None:
+    from scipy.stats import kendalltau  # takes seconds, in every worker that collects this file
+
     draw = np.random.default_rng(seed)
     predicted, measured = draw.integers(1, 3 + seed, (2, 2 + seed)).astype(float).tolist()
     expected = None if min(len(set(predicted)), len(set(measured))) < 2 else kendalltau(predicted, measured).statistic

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,6 @@ from meshwright.profiles.model.load import load_model, model_names
 
 from .emit_plans import config_of, without_whole_windows
 
-# But for diffusion transformers and graph networks, which have no sequence length of their own.
-PUBLIC = [name for name in model_names() if (spec := load_model(name)[0]).family != "own"
-          and spec.diffusion is None and spec.graph is None]  # fmt: skip
 DESCRIBING = [name for name, target in TARGETS.items() if target.config is not None
               and "model.hidden" in target.config.table(option_list(name)[0]).fields]  # fmt: skip
 # The model is that of a script, or of a registry.
@@ -35,12 +33,19 @@ def test_the_targets_that_describe_a_model() -> None:
     assert set(DESCRIBING) == written - SCRIPTED == {"maxtext", "megatron", "megatron-bridge", "nanotron", "nemo"}
 
 
+@cache
+def public() -> list[tuple[str, ModelSpec]]:
+    """But for diffusion transformers and graph networks, which have no sequence length of their own."""
+    models = [(name, load_model(name)[0]) for name in model_names()]
+    return [(name, model) for name, model in models if model.family != "own" and model.diffusion is None
+            and model.graph is None]  # fmt: skip
+
+
 @pytest.mark.parametrize("target", DESCRIBING)
 def test_public_models_are_written_as_they_are_or_refused(target: str) -> None:
     options, config = option_list(target)[0], config_of(target)
     written = 0
-    for name in PUBLIC:
-        model = load_model(name)[0]
+    for name, model in public():
         layout = {"nanotron": "dp8-mbs1-z0-rnone", "maxtext": "dp8-mbs1-z0-rfull"}.get(target, "dp8-mbs1-z1-rnone")
         plan = api.evaluate(None, layout, model=name, cluster="dgx-h100:1", seq_len=model.max_positions,
                             global_batch=8, target=target)  # fmt: skip
