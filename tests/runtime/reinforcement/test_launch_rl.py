@@ -117,7 +117,7 @@ def test_launch_refuses_what_it_cannot_rehearse(tmp_path: Path, words: tuple[str
 
 
 def test_launch_refuses_steps_that_generate_nothing(tmp_path: Path) -> None:
-    planned(tmp_path, lag=1, kl=True)
+    planned(tmp_path, lag=1, kl=True, cluster="2xh100-sxm-80gb")
     result = run_here("launch", "rl.json", "--scale-down", "--steps", "1", cwd=tmp_path)
     assert result.code == 2
     message = "--steps 1: none generates, since all answers are older, by a lag of 1 hint: `--steps 2` or more"
@@ -147,7 +147,7 @@ def test_a_plan_without_a_call_names_it(tmp_path: Path) -> None:
 
 
 def test_launch_refuses_a_critic_that_does_not_know_all_tokens(tmp_path: Path) -> None:
-    planned(tmp_path, algorithm="ppo", samples=1, critic="llama-2-7b", cluster="4xh100-sxm-80gb")
+    planned(tmp_path, algorithm="ppo", samples=1, critic="llama-2-7b", cluster="2xh100-sxm-80gb")
     result = run_here("launch", "rl.json", "--scale-down", cwd=tmp_path)
     assert result.code == 2
     assert "the critic, llama-2-7b, reads 32,000 tokens, and llama-3.2-1b generates 128,256" in " ".join(
