@@ -32,10 +32,10 @@ plan: $(VENV)/.installed  ## plan Llama-3.1-8B on 2 DGX H100: plan.json, and in 
 	$(BIN)/python -m meshwright plan --model llama-3.1-8b --cluster dgx-h100:2 --global-batch 512 --seq-len 8192 -o plan.json --force
 	$(BIN)/python -m meshwright emit plan.json --launcher slurm -d launch --force
 
-test: $(VENV)/.test-installed  ## all tests but the slow ones, and a table of emitted and imported files (18 min)
+test: $(VENV)/.test-installed  ## all tests but the slow ones, and a table of emitted and imported files (20 min)
 	$(PYTEST) -m 'not slow'
 
-test-slow: $(VENV)/.test-installed  ## the slow ones: the shipped fit made anew, frameworks fetched to read what is emitted (35 min)
+test-slow: $(VENV)/.test-installed  ## the slow ones: the shipped fit made anew, frameworks fetched to read what is emitted (42 min)
 	$(PYTEST) -m slow
 
 # The frameworks, in an environment of their own (git-ignored; 2.7 GB), and one for each that needs other releases of what
