@@ -13,6 +13,7 @@ from .lengths import RequestLengths
 from .pool import Pool
 from .room import PassSeconds, room_queue, whole_passes
 from .service import FULLEST, ROUNDS, Load, Service
+from .shared_iterations import SharedIterations
 
 _HALVINGS = 40  # of the sequences of an open loop: to 1e-12 of those that there is room for
 
@@ -54,7 +55,7 @@ def filling_state(decode: Pool, load: Load, constants: ServingConstants) -> Serv
         capacity=capacity, prompt_load=none, load_factor=np.where(opened, queue.load_factor, 0.0), queue_s=queue_s,
         room=queue.waits, pipeline_s=none,
         first_token_s=wait_s + first_s, decode_s=pass_s, prompt_s=none, longest_s=none, most_s=none,
-        prompt_groups=none + 1.0, prompt_scv=none, interval_scv=none + 1.0,
+        prompts=SharedIterations.single(none), full_s=pass_s,
         stable=np.where(opened, queue.load_factor < FULLEST, number <= capacity),
     )  # fmt: skip
 

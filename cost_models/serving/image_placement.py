@@ -53,6 +53,7 @@ def _seconds(flops: Array, rate: float) -> Array:
 
 
 def front_s(pool: Pool, constants: ServingConstants, prompt: Array) -> Array:
-    """[n] seconds from the user to the scheduler of a request whose prompt has so many tokens [n]."""
-    seconds = pool.host_s + constants.prompt_token_s * prompt
+    """[n] seconds from the user to the scheduler of a request whose prompt has so many tokens [n]. The host
+    prepares the passes of a model that fills in while it begins."""
+    seconds = constants.prompt_token_s * prompt + pool.host_s * pool.methods.fills
     return seconds if pool.images is None else np.asarray(seconds + placement(pool, constants).before_s)

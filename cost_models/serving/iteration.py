@@ -35,18 +35,20 @@ class Batch:
 
 def iteration_seconds(pool: Pool, constants: ServingConstants, batch: Batch) -> Array:
     """[n] seconds. Products and reads of weights are each a soft maximum (exponent 4, as in rates/surfaces.py); the
-    parts of a layer come one after another, and add. The host launches kernels of prompts alone (`Pool.host_s`): an
-    iteration without them replays CUDA graphs, and the host prepares it while the one before it runs (asynchronous
-    scheduling of vLLM 0.32, overlap schedulers of SGLang 0.5 and TensorRT-LLM 1.2), but for `step_s`. An engine without
-    graphs takes at least `launch_s`; each stage launches its layers for every part of the sequences in turn. Groups of
-    attention data parallelism have a process each that schedules and samples their sequences (vLLM 0.32,
-    DPEngineCoreProc; SGLang 0.5, DataParallelController; TensorRT-LLM 1.2, the PyExecutor of each rank)."""
+    parts of a layer come one after another, and add. The host launches kernels of iterations with prompts alone
+    (`Pool.host_s`): one without them replays CUDA graphs, and the host prepares it while the one before it runs
+    (asynchronous scheduling of vLLM 0.32, overlap schedulers of SGLang 0.5 and TensorRT-LLM 1.2), but for `step_s`. An
+    engine without graphs takes at least `launch_s`; each stage launches its layers for every part of the sequences in
+    turn. Groups of attention data parallelism have a process each that schedules and samples their sequences (vLLM
+    0.32, DPEngineCoreProc; SGLang 0.5, DataParallelController; TensorRT-LLM 1.2, the PyExecutor of each rank)."""
     passes = _filling_s if pool.methods.fills else _device_s
     device = np.maximum(passes(pool, constants, batch), pool.launch_s)
     if pool.drafts:
         drafted = _draft_s(pool, constants, batch) / pool.methods.draft_speed
         # The draft begins with what the lower layers give, and runs beside the upper ones.
         device = np.maximum(device + drafted - (1.0 - pool.methods.draft_from_share) * device, device)
+    if not (pool.methods.host_beside or pool.methods.fills):
+        device = device + np.where(batch.prompt_tokens > 0, pool.host_s, 0.0)
     return np.asarray(device + constants.step_s + constants.sequence_s * batch.sequences / pool.attention_dp)
 
 

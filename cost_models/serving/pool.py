@@ -76,12 +76,6 @@ class Pool:
         curves = {name: getattr(self, name).rows(index) for name in _CURVES}
         return replace(self, **{**taken, **curves, "model": model, "draft": draft, "instances": instances})
 
-    def launched_s(self, tokens: Array | float) -> Array:
-        """[n] seconds of the host for so many prompt tokens of a group: once for each full chunk, since busy engines
-        fill their iterations; none where it works while the iteration before runs."""
-        chunks = np.zeros_like(self.host_s) if self.methods.host_beside else tokens / self.chunk_tokens
-        return np.asarray(self.host_s * chunks)
-
     @cached_property
     def stage_gpus(self) -> Array:
         """[n] GPUs of a stage of an instance."""

@@ -252,4 +252,4 @@ def _prompts_s(pool: Pool, constants: ServingConstants, rollout: Rollout) -> Arr
     none = np.zeros_like(each)
     batch = Batch(sequences=none, context=none, prompt_tokens=each, prompt_groups=pool.attention_dp,
                   prompt_context=np.full_like(each, rollout.prompt / 2))  # fmt: skip
-    return np.asarray(tokens / each / pool.pp * (iteration_seconds(pool, constants, batch) + pool.host_s))
+    return np.asarray(tokens / each / pool.pp * iteration_seconds(pool, constants, batch))

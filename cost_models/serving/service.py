@@ -10,12 +10,11 @@ import numpy as np
 from ..arrays import Array, Mask
 from .lengths import RequestLengths
 from .pool import Pool
+from .shared_iterations import SharedIterations
 
 ROUNDS = 24  # of a fixed point, each half way to the values that the one before gives
 PROBE = 0.1  # share of the sequences, of the difference that gives a derivative
-# Assumed limits of a stable open loop, whose waits grow without bound towards 1: the share of their time in which
-# instances take prompts, and the share of their room that is taken.
-BUSIEST, FULLEST = 0.98, 0.999
+FULLEST = 0.999  # share of their room that is taken, assumed limit of a stable open loop as BUSIEST is
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -125,10 +124,9 @@ class Service:
     room: RoomWaits  # of an open loop; of instances that decode alone not in `queue_s`
     first_token_s: Array  # wait for an iteration that decodes, of `ttft_s`
     decode_s: Array  # of an iteration without prompts, which gives `step_tokens` of the pool
-    prompt_s: Array  # that a prompt adds to the iterations of its instance
-    longest_s: Array  # the same where no other prompt is in the stages of its pipeline
+    prompt_s: Array  # that a prompt adds to the iterations of its instance, mean
+    longest_s: Array  # that those of an iteration add where no other prompt is in the stages of its pipeline
     most_s: Array  # that prompts add to a round of a pipeline at most; infinite where it has one stage
-    prompt_groups: Array  # groups of attention data parallelism that have a prompt in the same iteration
-    prompt_scv: Array  # squared coefficient of variation of `prompt_s`
-    interval_scv: Array  # of the times between arrivals at an instance
+    prompts: SharedIterations  # iterations with prompts
+    full_s: Array  # of an iteration that decodes where all room is taken, the prompts beside it included
     stable: Mask  # whether the queue of an open loop does not grow, and caches hold all requests of a closed one

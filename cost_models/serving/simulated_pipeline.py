@@ -197,8 +197,7 @@ class Pipeline:
             sequences, cached, taken, before, lying = (np.array([value]) for value in work)
             batch = Batch(sequences=sequences, prompt_tokens=taken, context=cached, prompt_context=before,
                           prompt_groups=lying)  # fmt: skip
-            seconds = iteration_seconds(self.pool, self.constants, batch) + self.pool.launched_s(tokens / groups)
-            self.mixed_s[work] = float(seconds[0])
+            self.mixed_s[work] = float(iteration_seconds(self.pool, self.constants, batch)[0])
         return self.mixed_s[work]
 
     def _taken(self, beside: float) -> list[tuple[Request, float]]:

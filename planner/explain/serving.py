@@ -15,8 +15,8 @@ from ...cost_models.arrays import Array
 from ...cost_models.rates.collectives import Curve
 from ...cost_models.serving.constants import ServingConstants
 from ...cost_models.serving.image_placement import front_s, placement
+from ...cost_models.serving.instance_iterations import decoding_batch
 from ...cost_models.serving.iteration import Batch, iteration_seconds
-from ...cost_models.serving.load import decoding_batch
 from ...cost_models.serving.pool import Pool
 from ..document.base import DocumentPart
 from ..document.serving_plan import ServingCandidate, ServingPlan

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...cost_models.serving.pool import MEMORY_SHARE, WORKING_BYTES
-from ...cost_models.serving.service import BUSIEST, FULLEST
+from ...cost_models.serving.service import FULLEST
+from ...cost_models.serving.shared_iterations import BUSIEST
 from ...cost_models.specs.cluster import ClusterSpec
 from ..request.images import assumed_of_images
 from ..request.serving import ServingRequest

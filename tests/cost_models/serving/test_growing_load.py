@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from meshwright.cost_models.arrays import Array
@@ -47,32 +49,31 @@ def under(columns: Pool, loads: Array, promises: Promises) -> Priced:
     return priced(rows, rows, np.zeros(loads.size, dtype=bool), loads.ravel(), promises, ENGINES.constants)
 
 
-@pytest.mark.parametrize("closed", [False, True], ids=["rate", "closed loop"])
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
-@pytest.mark.parametrize("model", LAYOUTS)
+# TTFT of p90 of 16 groups falls by 2 to 5 % where all of them have a prompt in every iteration, and where iterations
+# without prompts take as long as those with some; TPOT by 2 % where an answer meets as many prompts, which share more.
+_REGULAR = {("deepseek-v3", "vllm", True), ("deepseek-v3", "tensorrt-llm", True), ("deepseek-v3", "sglang", True),
+            ("deepseek-v3", "sglang", False)}  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "engine", "closed"), [
+    pytest.param(*row, id=f"{row[0]}, {row[1]}, {'closed loop' if row[2] else 'rate'}",
+                 marks=[pytest.mark.xfail(strict=True, reason="iterations of many groups become regular")]
+                 if row in _REGULAR else [])
+    for row in product(LAYOUTS, ("vllm", "sglang", "tensorrt-llm"), (False, True))
+])  # fmt: skip
 def test_a_promise_that_breaks_stays_broken(model: str, engine: str, closed: bool) -> None:
     _grows(pool([instance(model, engine, degrees, chunk) for degrees in LAYOUTS[model] for chunk in (2048, 8192)]),
            closed=closed)  # fmt: skip
 
 
-@pytest.mark.parametrize("closed", [
-    False, pytest.param(True, marks=pytest.mark.xfail(strict=True, reason="chunks behind one another hold up less"))
-], ids=["rate", "closed loop"])  # fmt: skip
+@pytest.mark.parametrize("closed", [False, True], ids=["rate", "closed loop"])
 def test_groups_in_a_pipeline(closed: bool) -> None:
-    """In a closed loop TPOT falls by a hundredth where more prompts come than a lane takes at a time."""
     _grows(pool([instance("qwen3-30b-a3b", "sglang", (1, 2, 4, 4), chunk) for chunk in (2048, 8192)]), closed=closed)
 
 
-_FALLS = pytest.mark.xfail(
-    strict=True, reason="a prompt adds less where answers alone already sum by NCCL: TPOT falls again"
-)
-
-
 @pytest.mark.parametrize(("model", "engine", "layouts"), [
-    pytest.param("llama-3.1-8b", "vllm", ((4, 1, 1, 1),), marks=_FALLS),
-    pytest.param("llama-3.1-70b", "vllm", ((4, 1, 1, 1),), marks=_FALLS),
-    pytest.param("qwen3-30b-a3b", "vllm", ((8, 1, 1, 8),), marks=_FALLS),
-    ("qwen3-30b-a3b", "sglang", ((8, 1, 1, 8),)),
+    ("llama-3.1-8b", "vllm", ((4, 1, 1, 1),)), ("llama-3.1-70b", "vllm", ((4, 1, 1, 1),)),
+    ("qwen3-30b-a3b", "vllm", ((8, 1, 1, 8),)), ("qwen3-30b-a3b", "sglang", ((8, 1, 1, 8),)),
     ("deepseek-v3", "sglang", ((8, 1, 2, 16), (16, 1, 1, 1))),
 ])  # fmt: skip
 def test_sums_that_change_to_nccl_do_not_hide_prompts(

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from meshwright.cost_models.rates.collectives import Curve
 from meshwright.cost_models.serving.arrivals import Requests
+from meshwright.cost_models.serving.instance_iterations import decoding_batch
 from meshwright.cost_models.serving.iteration import Batch, iteration_seconds
 from meshwright.cost_models.serving.lengths import RequestLengths
-from meshwright.cost_models.serving.load import decoding_batch, steady_state
+from meshwright.cost_models.serving.load import steady_state
 from meshwright.cost_models.serving.methods import PLAIN
 from meshwright.cost_models.serving.pool import Pool
 from meshwright.cost_models.serving.service import Load

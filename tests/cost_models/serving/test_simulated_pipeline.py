@@ -44,8 +44,7 @@ def seconds(of: Pool, *, sequences: float = 0.0, context: float = 0.0, tokens: f
     """Of an iteration in all stages."""
     batch = Batch(sequences=np.array([sequences]), context=np.array([context]), prompt_tokens=np.array([tokens]),
                   prompt_context=np.array([seen]), prompt_groups=np.ones(1))  # fmt: skip
-    launched_s = float(of.host_s[0]) * tokens / float(of.chunk_tokens[0])
-    return float(iteration_seconds(of, ENGINES.constants, batch)[0]) + launched_s
+    return float(iteration_seconds(of, ENGINES.constants, batch)[0])
 
 
 def test_a_prompt_holds_up_the_other_lane_in_both_stages() -> None:
@@ -117,7 +116,7 @@ class _Plain:
         return ending, seconds(self.of, sequences=len(lane), context=context, tokens=tokens, seen=seen / max(tokens, 1))
 
 
-@pytest.mark.parametrize(("tp", "pp", "chunk", "rate"), [(4, 1, 8192, 2.5), (4, 2, 8192, 4.0), (2, 4, 1024, 3.0)])
+@pytest.mark.parametrize(("tp", "pp", "chunk", "rate"), [(4, 1, 8192, 2.5), (4, 2, 8192, 4.0), (2, 4, 1024, 2.0)])
 def test_the_simulated_pipeline_is_that_of_single_iterations(tp: int, pp: int, chunk: int, rate: float) -> None:
     """A request may join another lane where rounds in one step end a little earlier or later, so that not each but
     all together have the same latencies."""
@@ -126,7 +125,7 @@ def test_the_simulated_pipeline_is_that_of_single_iterations(tp: int, pp: int, c
     rows = [(float(at), float(generator.integers(50, 4000)), float(generator.integers(2, 120)))
             for at in arrivals - arrivals[0]]  # fmt: skip
     plain = _Plain(of, [[*row, row[1]] for row in rows])
-    ttft_s, tpot_s = (np.array(it)[int(0.2 * number):] for it in plain.run())
+    ttft_s, tpot_s = (np.array(it)[int(0.2 * number) :] for it in plain.run())
     simulated = run(of, trace(rows))
     for seconds_of, plainly in ((simulated.ttft_s, ttft_s), (simulated.tpot_s, tpot_s)):
         assert seconds_of.mean() == pytest.approx(plainly.mean(), rel=0.03)
@@ -137,8 +136,8 @@ def test_the_simulated_pipeline_is_that_of_single_iterations(tp: int, pp: int, c
 @pytest.mark.parametrize("pp", [1, 2, 4])
 def test_a_prompt_in_one_lane_makes_none_faster(pp: int, comes_s: float) -> None:
     of, rows = stages(8 // pp, pp), [(0.2 * i, 500.0 + i, 100.0) for i in range(8)]
-    alone, beside = (run(of, trace(asked)) for asked in (rows, [*rows, (comes_s, 7000.0, 1.0)]))
-    others = beside.prompts < 7000.0
+    alone, beside = (run(of, trace(asked)) for asked in (rows, [*rows, (comes_s, 8000.0, 1.0)]))
+    others = beside.prompts < 8000.0
     assert (beside.prompts[others] == alone.prompts).all()
     ended_s, before_s = (done.ttft_s + 99.0 * done.tpot_s for done in (beside, alone))
     assert (ended_s[others] >= before_s * (1 - 1e-3)).all()
