@@ -174,6 +174,8 @@ CHECKS = (
         low=0.35,
         high=0.40,
         value=lambda neutral: _of_optimum({"nanoflow": {"batches": 2.0}} if neutral else None, **_VLLM_OF_2024),
+        missed="the host takes 42 ms of an iteration with prompts, as of releases of vLLM that were measured: 0.39 "
+        "without it, 0.35 with 60 % of it; no run of vLLM 0.5.3 is among those that the seconds are fitted to",
     ),
     Check(
         technique="nexus",
