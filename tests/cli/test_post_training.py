@@ -72,7 +72,7 @@ def test_an_edited_plan_is_refused(
 
 def test_a_step_that_generates_nothing_names_no_engine(grpo: RlPlan, dpo: RlPlan) -> None:
     assert "megatron and vllm; 16 x 16 answers a step" in words(grpo)
-    assert "s of them to the engine, and 15.7 s into data, rewards and logs, as in NeMo-RL." in words(grpo)
+    assert "s of them to the engine, and 15.5 s into data, rewards and logs, as in NeMo-RL." in words(grpo)
     text = words(dpo)
     assert "megatron; 16 pairs a step Given answers: 300 tokens in the mean" in text
     for word in ("vllm", "engine", "rewards", "new weights"):

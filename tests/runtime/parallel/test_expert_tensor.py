@@ -166,14 +166,15 @@ def test_traced_memory_of_a_pipeline_is_within_five_percent(recompute: str) -> N
 
 
 def _counted(group: Group, found: Counter[tuple[str, str]]) -> None:
-    """Calls and bytes of activations that go through `group` from now on, as `operations.Exchange` counts them."""
+    """Calls and bytes that go through `group` from now on, as `operations.Exchange` counts them: tokens, and before
+    them their numbers."""
 
     def count(name: str, op: str, num_bytes: Any) -> None:
         before = getattr(group, name)
 
         def counted(*args: Any) -> Any:
             out = before(*args)
-            if out.is_floating_point():
+            if group.size > 1 and (name != "all_gather" or not out.is_floating_point()):
                 found[op, "calls"] += 1
                 found[op, "bytes"] += num_bytes(args, out)
             return out
@@ -181,6 +182,7 @@ def _counted(group: Group, found: Counter[tuple[str, str]]) -> None:
         setattr(group, name, counted)
 
     count("all_to_all", "all_to_all", lambda args, out: args[1].nbytes)
+    count("all_gather", "all_gather", lambda args, out: out.nbytes)  # of numbers; rows of tokens may go through it, too
     count("all_gather_rows", "all_gather", lambda args, out: out.nbytes)
     count("reduce_scatter_rows", "reduce_scatter", lambda args, out: args[0].nbytes)
 
@@ -200,7 +202,7 @@ def sent_exchanges(wanted: Job) -> list[dict[tuple[str, str], float]]:
 
 
 def planned_exchanges(wanted: Job) -> dict[tuple[str, str], float]:
-    """The same by the planner's operations, which count fp32."""
+    """The same by the planner's operations: activations of 2 bytes, which are fp32 here."""
     keys, _ = index_keys(Layouts.of([wanted.layout]))
     found: defaultdict[tuple[str, str], float] = defaultdict(float)
     again = wanted.layout.recompute > 0
@@ -209,7 +211,7 @@ def planned_exchanges(wanted: Job) -> dict[tuple[str, str], float]:
         calls = np.asarray(exchange.forward_calls) * (1 + (again and bool(exchange.tag))) + exchange.backward_calls
         if exchange.axis == "ep" and exchange.num_bytes.item() > 0:
             found[exchange.op, "calls"] += passes * calls.item()
-            found[exchange.op, "bytes"] += passes * 2 * (exchange.num_bytes * calls).item()
+            found[exchange.op, "bytes"] += passes * (1 if exchange.awaited else 2) * (exchange.num_bytes * calls).item()
     return dict(found)
 
 
