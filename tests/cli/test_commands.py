@@ -321,7 +321,8 @@ def make_for_check(plans: Path) -> None:
     """Launch files. Older releases, as one of the examples names, have no graph of the iteration."""
     for needed in (("plan", *SMALL, "--target", "megatron", "--fix", "cuda_graphs=none", "-o", "target.json"),
                    ("emit", "target.json", "--to", "megatron", "-d", "run"),
-                   ("plan", "serve.yaml", "-o", "serving.json"), ("emit", "serving.json", "-d", "served")):
+                   ("plan", "serve.yaml", "--fix", "replicas=1", "-o", "serving.json"),
+                   ("emit", "serving.json", "-d", "served")):
         assert run_here(*needed, "--force", cwd=plans).code == 0
 
 
