@@ -19,6 +19,7 @@ from .shared_iterations import BUSIEST, SharedIterations
 from .stages import Rounds, pipeline_s, prompt_seconds
 
 _FULL_ROUNDS = 4  # of the fixed point where all room is taken, from the one with as many sequences as decode
+_KEPT = 0.25  # of the prompts of an iteration, from the round before; it damps the rounds
 _WAITS = 0.5  # of an iteration without prompts, from the arrival of a prompt to its end; in pipelines of a stage
 
 
@@ -170,7 +171,7 @@ class _System:
     def at(self, running: Array, before: _State) -> _State:
         """Latencies while so many sequences decode on an instance. before: in the round before."""
         prefill, decode, load, disagg, is_open = self.prefill, self.decode, self.load, self.disagg, self.is_open
-        number = 0.25 * before.shared.number + 0.75 * before.shared.next_number()
+        number = _KEPT * before.shared.number + (1.0 - _KEPT) * before.shared.next_number()
         took = Iterations.of(prefill, self.twice, decode, load, self.constants, running, self.mixes, number,
                              self.places)  # fmt: skip
         decode_s, others = took.decode_s, np.maximum(running - 1.0, 0.0)

@@ -124,12 +124,12 @@ def _ttft_s(
     prompts, which take most of the seconds, are sent longest: those of the share are sent as long as that of its
     longest prompt, so that both pools may be priced by themselves.
     """
-    mean_first_s = by_phase(service.room.mean_s, decode, disagg)[1]
+    mean_before_s, mean_first_s, _ = by_phase(service.room.mean_s, decode, disagg)
     before_s, first_s, _ = by_phase(service.room.at_most(share), decode, disagg)
     waits = FirstTokenWaits.of(service.prompts, prefill.pp, service.pipeline_s)
     rounds = _RoundWaits.of(service)
     is_rounds = ~disagg & (prefill.pp > 1)
-    waited_s = np.where(is_rounds, service.queue_s, waits.mean_s + by_phase(service.room.mean_s, decode, disagg)[0])
+    waited_s = np.where(is_rounds, service.queue_s, waits.mean_s + mean_before_s)
     served_s = service.ttft_s - waited_s - mean_first_s + before_s + first_s
     lengths = requests.prompt_lengths
     if len(lengths.tokens) == 1:

@@ -82,8 +82,8 @@ def pipeline_s(
     iteration, which takes longer in every stage, and a short one that follows a long one waits for it in every stage.
     So the longest iteration of a busy time sets the pace. It has more than one prompt by _TOGETHER rho^2 / (1 - rho^2),
     where lengths are equal (an iteration has rho times the prompts of the one before it), and by _UNLIKE log(1 / (1 -
-    rho)) deviations of a prompt, where they are not; at most by as many as a chunk holds. The others in
-    the iteration of a prompt lengthen that in every stage already."""
+    rho)) deviations of a prompt, where they are not; at most by as many as a chunk holds. The others in the iteration
+    of a prompt lengthen that in every stage already."""
     longer = _TOGETHER * prompt_load**2 / (1.0 - prompt_load**2) - shared.others * shared.more_s / added_s
     longer = np.maximum(longer, 0.0)
     longer = longer - _UNLIKE * np.sqrt(prompt_scv) * np.log1p(-prompt_load)

@@ -114,7 +114,7 @@ def _processes(plan: Path) -> dict[int, list[str]]:
 
 
 def _folders(plan: Path) -> set[Path]:
-    """Of the states of the ranks."""
+    """Folders that the ranks write their states to."""
     return {Path(words[words.index("--run-dir") + 1]) for words in _processes(plan).values()}
 
 
