@@ -34,6 +34,7 @@ all commands take are accepted before and after the command.
 | `MESHWRIGHT_COLOR` | `--color` |
 | `MESHWRIGHT_CLUSTER` | `--cluster`, where neither a cluster nor GPUs are given |
 | `MESHWRIGHT_TARGET`, `MESHWRIGHT_STACK` | `--target`, `--stack` |
+| `MESHWRIGHT_CPU_NAME` | nothing: the name of a CPU in the files of `profile` |
 
 `NO_COLOR`, `FORCE_COLOR` and `TERM=dumb` are honoured. A value is taken from a flag, else from `--set`, else from the
 request file, else from a variable, else it is the default.

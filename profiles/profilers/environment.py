@@ -19,6 +19,7 @@ from ...errors import InputError
 from ..io import registry
 
 UNKNOWN = ""
+CPU_NAME = "MESHWRIGHT_CPU_NAME"
 # Periods of a CPU quota that a sample spans at least, and one of the wall clock, which cannot know where in a period it
 # begins and ends.
 SAMPLE_PERIODS, CLOCK_PERIODS = 5, 10
@@ -101,9 +102,12 @@ def _quota_of(folder: Path) -> Quota | None:
 
 
 def device_name(device: torch.device) -> str:
-    """The name of the device in cluster files: that of the catalogue, else `cpu-0.3-cores`, or the GPU's own."""
+    """The name of the device in cluster files: that of the catalogue, else the GPU's own. A CPU has that of the
+    variable CPU_NAME, where its quota changes, else `cpu-0.3-cores`."""
     if device.type == "cuda":
         return gpu_of(device) or re.sub(r"[^a-z0-9]+", "-", torch.cuda.get_device_name(device).lower()).strip("-")
+    if name := os.environ.get(CPU_NAME):
+        return name
     limit = quota()
     return f"cpu-{min(limit.cores if limit else math.inf, torch.get_num_threads()):.3g}-cores"
 
