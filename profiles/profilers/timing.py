@@ -36,11 +36,11 @@ _SLEEP_HZ = 2.0e9  # clock that the wait of a GPU counts in, or less
 @dataclass(frozen=True)
 class Pace:
     """How a CPU under a quota is timed: it runs for a part of every period and is throttled for the rest, so a sample
-    spans several periods. A sample is its CPU time over `share`: the wall-clock time, without the error of where in a
-    period it happened to begin and end."""
+    spans several periods. A sample is its CPU time over the share of a core that the quota allows meanwhile: the
+    wall-clock time, without the error of where in a period it happened to begin and end."""
 
     least_s: float  # seconds that a sample spans at least
-    share: float  # of a core, that the quota allows
+    share: float  # of a core, that the quota allows at first
     achieved_share: float  # of a core, that it got: less than `share` where the machine has other work
     watch: Watch  # detects samples that another machine on the same core disturbed
 
@@ -177,13 +177,15 @@ def _under_quota(actions: Sequence[Action], number: int, pace: Pace) -> list[flo
 def _one_under_quota(actions: Sequence[Action], pace: Pace) -> tuple[float, float]:
     """The slowdown of the core, and the seconds of a call."""
     before = len(pace.watch.took)
-    calls, watching_s = 0, 0.0
+    calls, watching_s, shares = 0, 0.0, [share_of_a_core()]
     started, spent = time.perf_counter(), time.process_time()
     while not calls or time.perf_counter() - started < pace.least_s:  # it may be throttled before the first one
         actions[calls % len(actions)]()
         calls += 1
         watching_s += pace.watch.look()
-    seconds = (time.process_time() - spent - watching_s) / calls / pace.share
+    spent_s = time.process_time() - spent - watching_s
+    shares.append(share_of_a_core())
+    seconds = spent_s / calls / statistics.fmean(shares)
     return pace.watch.slowness(before), seconds
 
 
@@ -194,11 +196,17 @@ def paced(effort: Effort) -> Effort:
     if limit is None or torch.get_num_threads() > 1:
         return effort
     watch = Watch()
-    achieved = _share_of_a_core(limit.period_s, watch)
-    return replace(effort, pace=Pace(SAMPLE_PERIODS * limit.period_s, min(limit.cores, 1.0), achieved, watch))
+    achieved = _achieved_share(limit.period_s, watch)
+    return replace(effort, pace=Pace(SAMPLE_PERIODS * limit.period_s, share_of_a_core(), achieved, watch))
 
 
-def _share_of_a_core(period_s: float, watch: Watch) -> float:
+def share_of_a_core() -> float:
+    """The part of a core that the quota allows now: it may follow the speed of the core."""
+    limit = quota()
+    return 1.0 if limit is None else min(limit.cores, 1.0)
+
+
+def _achieved_share(period_s: float, watch: Watch) -> float:
     """CPU seconds per second of a rank that always computes: the median over stretches of periods."""
     x, shares = torch.randn(64, 64), []
     for _ in range(SHARE_SAMPLES):
