@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -108,12 +109,12 @@ def _timed(terminal: Terminal, session: Session, about: dict[str, str], num_rank
     kernels = list(distinct(needs))
     calls = list(dict.fromkeys(map(hardly_any, kernels)))
     with terminal.progress("timing") as progress:
-        latency = _latency(session)
+        latency, message_bytes_per_s = _latency(session)
         measured = kernel_profile.measure([*calls, *kernels], dtype, session.device, session.effort, session.samples,
                                           progress, custom, session.ranks)  # fmt: skip
     memory = environment.memory_bytes(session.device, int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks)))
-    rates = device_fit.device(device_fit.Timed(measured.spreads, latency), needs, name=name, dtype=dtype,
-                              memory_bytes=memory)  # fmt: skip
+    timed = device_fit.Timed(measured.spreads, latency, message_bytes_per_s)
+    rates = device_fit.device(timed, needs, name=name, dtype=dtype, memory_bytes=memory)
     batches = [problem.workload.global_batch / (need.layout.dp * need.layout.micro_batch) for need in needs]
     # The calls alone serve the fit only.
     shown = {kernel: measured.spreads[kernel] for kernel in kernels if kernel in measured.spreads}
@@ -130,9 +131,9 @@ def device_of(profile: KernelProfile) -> DeviceRates:
     return profile.device
 
 
-def _latency(session: Session) -> dict[str, tuple[float, float]]:
+def _latency(session: Session) -> tuple[dict[str, tuple[float, float]], float]:
     """(forward, backward) seconds of layers that have hardly any data, of what they take more where they do more
-    (`layer_latency.latencies`), and of a message at one of its ends."""
+    (`layer_latency.latencies`), and of a message at one of its ends; bytes/s of that message."""
     from ...cost_models.quantities.element_bytes import activation_bytes
     from ...profiles.profilers import device_fit, messages, timing
     from ...runtime.rehearsal import layer_latency
@@ -151,10 +152,12 @@ def _latency(session: Session) -> dict[str, tuple[float, float]]:
             latency[name] = device_fit.latency(pairs)
     if len(session.ranks.devices) > 1:
         num_bytes = int(problem.workload.seq_len * model.hidden * activation_bytes(problem.workload))
-        share = effort.pace.share if effort.pace else 1.0
-        if ends := session.seconds("latency message", lambda: messages.seconds(num_bytes, share)):
-            latency["message"] = median(ends), median(ends)
-    return latency
+        share = timing.share_of_a_core()
+        if ends := session.seconds("message ends", lambda: messages.ends(num_bytes, share)):
+            call_s, bytes_per_s = messages.line(ends, num_bytes)
+            latency["message"] = (max(call_s, device_fit.NO_TIME),) * 2
+            return latency, bytes_per_s
+    return latency, math.inf
 
 
 def _flat(turns: Callable[[], list[dict[str, Latency]]], name: str) -> list[float]:

@@ -55,8 +55,8 @@ class Rates:
     wide_element_bytes: float = 2.0  # of operands of `wide_gemm`
     host_exponent: float = 3.0  # soft maximum of host and device time (docs/reference/efficiencies.md)
     # Of a device that was measured: bytes/s of an operation by the name of its Traffic, forward and backward ("update",
-    # "accumulation": both the same), and seconds that a layer or an end of the model takes by itself, by its name;
-    # "weights": what of a layer's backward pass makes gradients of weights; "split", "ulysses", "message":
+    # "accumulation", "message": both the same), and seconds that a layer or an end of the model takes by itself, by its
+    # name; "weights": what of a layer's backward pass makes gradients of weights; "split", "ulysses", "message":
     # per_pass_overhead.py; "recompute layer", "recompute attn", ...: that recomputing takes beside its work, of all of
     # a layer or of a module.
     passes: Mapping[str, tuple[float, float]] = field(default_factory=dict)

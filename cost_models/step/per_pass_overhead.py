@@ -7,23 +7,27 @@ import numpy as np
 from ..arrays import Array
 from ..quantities.ledger import Ledger
 from ..quantities.shards import ulysses_degree
+from ..quantities.stacks import message_bytes
 from ..quantities.stages import EMBEDDING, HEAD
 from ..rates.rates import Rates
 from ..schedule_kinds import FOLDED, SPLITS_BACKWARD
 
-_NOTHING, _NAMES = (0.0, 0.0), ("split", "ulysses", "dispatch", "message")
+_NOTHING, _INFINITE = (0.0, 0.0), (np.inf, np.inf)
+_NAMES = ("split", "ulysses", "dispatch", "message")
 
 
 def per_pass_overhead_s(ledger: Ledger, rates: Rates) -> Array:
     """[2, J, n] seconds per micro-batch, forward and backward: `split` for every layer in schedules whose backward pass
     comes in two parts, `ulysses` for every one that scatters its heads, `dispatch` for every one whose experts are on
-    several ranks, `message` for every message that a stage sends to another or receives."""
+    several ranks, `message` and that of its bytes for every one that a stage sends to another or receives."""
     # A split backward pass, a scatter of heads or of tokens and a message each cost launches and synchronisation beside
     # the operations of the ledger.
     measured = (np.array(rates.latency_s.get(name, _NOTHING))[:, None, None] for name in _NAMES)
     split, ulysses, dispatch, message = measured
     layers = np.array(ledger.layers)
-    total_s = split * np.where(SPLITS_BACKWARD[ledger.layouts["schedule"]], layers, 0.0) + message * _messages(ledger)
+    bytes_s = message_bytes(ledger) / np.array(rates.passes.get("message", _INFINITE))[:, None, None]
+    total_s = split * np.where(SPLITS_BACKWARD[ledger.layouts["schedule"]], layers, 0.0)
+    total_s = total_s + (message + bytes_s) * _messages(ledger)
     if ulysses.any():
         scatters_heads = ulysses_degree(ledger.problem.model, ledger.layouts) > 1
         total_s = total_s + ulysses * np.where(scatters_heads, layers, 0.0)

@@ -7,14 +7,15 @@
       memory_bandwidth: 9 GB/s  # of plain sums
       gemm: {efficiency: 0.97, ramp_k: 9.1, memory_efficiency: 0.8}                       # GemmSurface
       attention: {forward_efficiency: 0.4, backward_efficiency: 0.3, half_context: 40}    # AttentionSurface
-      passes: {norms: {forward: 2 GB/s, backward: 3 GB/s}, ...}     # bytes as the cost model counts them
+      passes: {norms: {forward: 2 GB/s, backward: 3 GB/s}, ...}     # bytes as the cost model counts them; message: of
+                                # one to another stage, at either end
       latency: {layer: {forward: 1.1 ms, backward: 2.3 ms}, ...}    # of a layer that has hardly any data;
                                 # split: what it takes more in a schedule that splits the backward pass;
                                 # weights: of that, what makes gradients of weights and may wait (both the same);
                                 # ulysses: where it deals out its heads over cp, beside the all-to-alls;
                                 # dispatch: where ranks share its experts, beside the all-to-alls;
                                 # recompute layer, recompute attn, ...: where it recomputes all of itself or a module;
-                                # message: of a rank that sends one to another stage, or receives it
+                                # message: of a rank that sends one to another stage, or receives it, beside its bytes
       in_place: {calls: 1.1, work: 1.3}    # a model takes so many times what its parts take by themselves: `latency`,
                                 # and all else; it is in the others
 
@@ -40,7 +41,7 @@ DIRECTIONS = ("forward", "backward")
 # Operations of the cost model that move bytes and that a profile has rates of: traffic of a layer and of the ends of a
 # model, the optimizer's step and the sum of gradients.
 PASSES = ("norms", "residuals", "positions", "activation", "permute", "sort", "embedding", "final norm", "loss",
-          "update", "accumulation")  # fmt: skip
+          "update", "accumulation", "message")  # fmt: skip
 LATENCIES = ("layer", "moe layer", "embedding", "head", "split", "weights", "ulysses", "dispatch",
              "message", *(f"recompute {part}" for part in ("layer", *MODULES)))  # fmt: skip
 IN_PLACE = ("calls", "work")

@@ -6,6 +6,7 @@ fitted to work alone, weighted as the layouts run it: `latency` of a layer has t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -36,6 +37,7 @@ class Timed:
 
     spreads: Mapping[Kernel, SampleRange]  # of every kernel, those with hardly any data included
     latency_s: Mapping[str, tuple[float, float]]  # part of a model with hardly any data -> (forward, backward)
+    message_bytes_per_s: float = math.inf  # of one to another stage, at either end, beyond its latency
 
     def work(self, kernel: Kernel) -> float | None:
         """Seconds of a kernel beyond its call; None where one of the two was not timed."""
@@ -60,6 +62,8 @@ def device(timed: Timed, needs: Sequence[Need], *, name: str, dtype: str, memory
     calls = {kernel: number for kernel, number in weights(needs).items() if timed.work(kernel) is not None}
     work = {kernel: float(timed.work(kernel) or 0.0) for kernel in calls}
     passes = _passes(calls, work)
+    if math.isfinite(rate := timed.message_bytes_per_s):
+        passes["message"] = rate, rate
     sums = [pair for kind in ("residuals", "norms", "accumulation") if (pair := passes.get(kind))]
     rates = DeviceRates(name=name, memory_bytes=memory_bytes, passes=passes, latency=dict(timed.latency_s))
     if not sums:

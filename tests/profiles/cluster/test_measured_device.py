@@ -174,18 +174,23 @@ def test_messages_between_stages_take_time_of_the_ranks(tmp_path: Path) -> None:
     """Each of two stages of one chunk sends or receives one forward and one backward, with two chunks in a row three
     ends of messages in all but one, and of a V two: 8 micro-batches."""
     sent = {"latency": {**DEVICE["latency"], "message": {"forward": "0.2 ms", "backward": "0.3 ms"}}}
-    plain, measured = (cluster(tmp_path / name, profile(**changes), 2, links=LINKS)
-                       for name, changes in (("plain", {}), ("sent", sent)))  # fmt: skip
+    rates = {"passes": {**DEVICE["passes"], "message": {"forward": "100 MB/s", "backward": "100 MB/s"}}}
+    plain, measured, by_bytes = (
+        cluster(tmp_path / name, profile(**changes), 2, links=LINKS)
+        for name, changes in (("plain", {}), ("sent", sent), ("bytes", {**sent, **rates})))  # fmt: skip
 
     def launches(path: Path, layout: str) -> float:
         found = priced(path, f"{layout}-mbs1-z0-rnone-fp32").candidates[0]
         assert sum(term.seconds for term in found.terms) == pytest.approx(found.step_s, rel=1e-6)
         return next(term.seconds for term in found.terms if term.name == "kernel launches")
 
+    num_bytes = 128 * 128 * 4
     for layout, ends in (("dp2", 0), ("pp2-dp1", 1), ("pp2-gpipe-dp1", 1), ("pp2-zbh1-dp1", 1),
                          ("pp2-vpp2-dp1", 3), ("pp2-zbv-vpp2-dp1", 2)):  # fmt: skip
         more = launches(measured, layout) - launches(plain, layout)
         assert more == pytest.approx(8 * ends * 0.5e-3, rel=1e-6), layout
+        more = launches(by_bytes, layout) - launches(measured, layout)
+        assert more == pytest.approx(8 * ends * 2 * num_bytes / 1e8, rel=1e-6), layout
 
 
 def test_recomputing_takes_more_than_its_work(tmp_path: Path) -> None:
@@ -487,6 +492,18 @@ def test_the_calmer_half_of_samples_counts(
     found = timing._under_quota([lambda: calls.append(0)], 6, timing.Pace(0.5, 1.0, 1.0, watch))
     assert found == [2.0 * each + 1 for each in counted]
     assert len(calls) == 6  # whatever they are: others wait for none
+
+
+def test_a_sample_is_over_the_share_that_the_quota_allows_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quota that follows the speed of its core: half of it before and a quarter after."""
+    calls = list[int]()
+    clock = iter(np.arange(1000) * 1.0)
+    quotas = iter([environment.Quota(0.5, 0.01), environment.Quota(0.25, 0.01)])
+    monkeypatch.setattr(timing, "quota", lambda: next(quotas))
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(time, "process_time", lambda: 3.0 * len(calls))
+    watch: Any = _Slowness([1.0])
+    assert timing._under_quota([lambda: calls.append(0)], 1, timing.Pace(0.5, 0.5, 0.5, watch)) == [3.0 / 0.375]
 
 
 @pytest.mark.parametrize("paced", [False, True])
