@@ -153,6 +153,7 @@ def _case(cluster: Emulated, case: Case, effort: Effort, run: tables.Run, folder
     if refusal := self_test.refusal(speeds):
         raise CannotEmulate(refusal)
     log(self_test.summary(speeds))
+    cluster.quotas.start_following(speeds.probe_s)
     links = profiling.links(cluster, folder, PORT)
     slow = (yaml.safe_load(links.read_text(encoding="utf-8"))["measured"]).get("slow", [])
     log("links", *slow)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import random
 import signal
@@ -192,15 +193,15 @@ class TestRefusals:
         assert min(later / earlier for earlier, later in pairwise(found)) > 1.02
 
     def test_ranks_that_hinder_one_another_are_refused(self) -> None:
-        assert self_test.refusal(self_test.RankSpeeds((1.0, 0.9, 0.95), (0.9, 1.0, 1.1))) == ""
-        assert self_test.refusal(self_test.RankSpeeds((1.0, 0.5, 0.9), (0.9, 1.0, 1.1))).startswith(
+        assert self_test.refusal(self_test.RankSpeeds((1.0, 0.9, 0.95), (0.9, 1.0, 1.1), 4e-4)) == ""
+        assert self_test.refusal(self_test.RankSpeeds((1.0, 0.5, 0.9), (0.9, 1.0, 1.1), 4e-4)).startswith(
             "3 ranks at once do 2.40 times what one does alone, and behind a wait they take 1.00 of their time: "
             "less than 0.85 x 3 = 2.55 (rank 1: 0.50)")  # fmt: skip
 
     def test_a_machine_is_refused_only_when_it_fails_again_and_again(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        good, bad = self_test.RankSpeeds((1.0,), (1.0,)), self_test.RankSpeeds((0.5,), (1.0,))
+        good, bad = self_test.RankSpeeds((1.0,), (1.0,), 4e-4), self_test.RankSpeeds((0.5,), (1.0,), 4e-4)
         for answers, kept, left in (([bad, good, bad], good, 1), ([bad] * 4, bad, 1), ([good, bad], good, 1)):
             given = iter(answers)
             monkeypatch.setattr(self_test, "_once", lambda cluster, outputs, given=given: next(given))
@@ -284,7 +285,7 @@ def test_every_layout_trains_once_a_turn_in_another_order_each_time() -> None:
 def test_tables_say_how_fast_the_cores_were() -> None:
     case = cases.read_cases(closed_loop.CASES)[0]
     result = tables.Result(case, case.models[0], [measured(0.9, [1.0, 1.0], slowness=1.25)], 1.1, RUN)
-    assert ("the loop that tells the cores' speed took 1.10 times its least while kernels were profiled, 1.25 times "
+    assert ("the probe that tells the cores' speed took 1.10 times its least while kernels were profiled, 1.25 times "
             "during steps that count") in tables.tables([result])  # fmt: skip
 
 
@@ -358,26 +359,66 @@ def test_a_time_is_told_by_the_probes_in_it() -> None:
     assert tickers._slowness(times, took, 0, 49) == 1.0
     assert tickers._slowness(times, took, 50, 58) == pytest.approx(12 / 9)
     assert tickers._slowness(times, took, 57.995, 57.996) == 1.0  # shorter than probes are apart
+    assert tickers._median_s(times, took, 50, 57) == 2.5
     with pytest.raises(ValueError, match="no probe"):
         tickers._slowness(times, took, 50.2, 50.4)
 
 
 @pytest.mark.skipif(bool(emulated.missing()), reason=f"needs {emulated.missing()}")
 def test_every_core_is_probed_throughout() -> None:
+    """And what probes took in the last second is said twice a second."""
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    told: Any = np.frombuffer(mmap.mmap(-1, 2 * 8 * len(cores)), np.float64).reshape(2, -1)
     began = time.perf_counter()
-    watch = tickers.Tickers.start(sorted(os.sched_getaffinity(0))[:2])
+
+    def tell(core: int, probe_s: float) -> None:
+        told[:, cores.index(core)] = told[0, cores.index(core)] + 1, probe_s
+
+    watch = tickers.Tickers.start(cores, tell)
     try:
-        time.sleep(0.5)
-        for page in watch.pages:
+        time.sleep(2.0)
+        reports = told.copy()
+        assert ((reports[0] >= 1) & (reports[0] <= 3)).all()
+        for number, page in enumerate(watch.pages):
             times, took = tickers._probes(page)
-            assert 10 < len(times) < 120
+            assert 10 < len(times) < 100
+            last = tickers.PROBES_TO_FOLLOW + tickers.PROBES_APART * int(reports[0, number] - 1)
+            assert reports[1, number] == np.median(took[last - tickers.PROBES_TO_FOLLOW : last])
             assert began < times[0]
             assert (np.diff(times) > tickers.TICKS_PER_PROBE * tickers.TICK_S).all()
             assert ((took > 0) & (took < 0.5)).all()
         assert watch.slowness(began + 0.2, time.perf_counter()) >= 0.9
         assert watch.usual_slowness(began + 0.1, began + 0.5) >= 0.9
+        assert watch.probe_s(began, time.perf_counter()) < 0.5
     finally:
         watch.stop()
+
+
+def test_quotas_follow_the_core_up_to_whole_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By files in place of control groups: a rank has its quota in a longer period where the core is faster."""
+    monkeypatch.setattr(quotas, "cpu_controller", lambda: (tmp_path, 1))
+    made = quotas.Quotas.make("mark", [0.2, 0.4])
+
+    def written(rank: int) -> tuple[int, int]:
+        group = tmp_path / "mark" / f"rank{rank}"
+        return tuple(int((group / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))  # type: ignore[return-value]
+
+    whole = [(1000, 5000), (2060, 5150)]
+    made.follow([0, 1], 1e-9)  # not yet
+    assert [written(0), written(1)] == whole
+    made.start_following(1.0)
+    made.follow([0], 0.5 * quotas.WHOLE_AT)
+    assert [written(0), written(1)] == [(1000, 10000), whole[1]]
+    assert made.share(0) == pytest.approx(0.1)
+    made.follow([0], 0.5 * quotas.WHOLE_AT * (1.0 + 0.9 * quotas.LEAST_CHANGE))
+    assert written(0) == (1000, 10000)
+    made.lift()
+    made.follow([0, 1], 0.25 * quotas.WHOLE_AT)
+    assert [written(0), written(1)] == [(-1, 10000), (-1, 5150)]
+    made.limit()
+    assert [written(0), written(1)] == [(1000, 10000), whole[1]]
+    made.follow([0, 1], 9.0)
+    assert [written(0), written(1)] == whole
 
 
 def test_how_slow_the_cores_usually_were_is_told_of_the_calmer_half_of_what_is_kept(
@@ -391,7 +432,7 @@ def test_how_slow_the_cores_usually_were_is_told_of_the_calmer_half_of_what_is_k
 
     monkeypatch.setattr(tickers.Tickers, "slowness", slowness)
     assert tickers.Tickers((), ()).usual_slowness(0.0, 10_000.0) == 1.0
-    assert asked[0] == pytest.approx(10_000.0 - tickers.NUM_PROBES * 0.005)
+    assert asked[0] == pytest.approx(10_000.0 - tickers.NUM_PROBES * 0.02)
 
 
 @pytest.mark.skipif(bool(emulated.missing()), reason=f"needs {emulated.missing()}")

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from meshwright.profiles.profilers.environment import CPU_NAME
 from meshwright.runtime.parent import die_with_parent
 
 from .idlers import Idlers
@@ -34,7 +35,9 @@ _QUEUE = 64 << 20  # bytes that wait for a link: none is dropped, as on the fabr
 _AT_FULL_SPEED = ("net.ipv4.tcp_congestion_control=reno", "net.ipv4.tcp_slow_start_after_idle=0")
 _NEWUTS = 0x04000000  # unshare(2): a host name of its own
 _LIBC = ctypes.CDLL(None, use_errno=True)
-
+# glibc's malloc returns memory to the kernel: a pipeline touched 2,000 new pages a step, up to a tenth of its time. The
+# allocator of a GPU keeps what it had. mallopt(3): M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD (the most it takes).
+_KEEPS_MEMORY = ((-1, 2**31 - 1), (-2, 64 << 20), (-3, 32 << 20))
 
 _SHOWN = 2000  # characters of the output of a rank that failed
 
@@ -140,6 +143,8 @@ class Emulated:
         for stream in (1, 2):
             os.dup2(to, stream)
         os.close(to)
+        for option, value in _KEEPS_MEMORY:
+            _LIBC.mallopt(option, value)
         self.quotas.join(rank)
         in_short_turns()
         os.sched_setaffinity(0, {self.cores[rank]})
@@ -153,7 +158,8 @@ class Emulated:
         host, local = self.host_of(rank)
         variables = {"RANK": rank, "WORLD_SIZE": self.num_ranks, "LOCAL_RANK": local, "GROUP_RANK": host,
                  "LOCAL_WORLD_SIZE": self.hosts[host].ranks, "MASTER_ADDR": _address(0), "MASTER_PORT": port,
-                 "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": 1}  # fmt: skip
+                 "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": 1,
+                 CPU_NAME: f"cpu-{self.hosts[host].cores:g}-cores"}  # fmt: skip
         return {name: str(value) for name, value in variables.items()}
 
     def run(self, run: Callable[[int], int], outputs: Path, port: int) -> None:
@@ -203,7 +209,9 @@ def emulated(hosts: Sequence[Host]) -> Iterator[Emulated]:
     cleaner = _cleaner(mark, reading, lifeline)
     try:
         _network(mark, hosts)
-        quotas, tickers = Quotas.make(mark, shares), Tickers.start(sorted(set(cores)))
+        quotas = Quotas.make(mark, shares)
+        ranks_of = {core: [rank for rank, its_core in enumerate(cores) if its_core == core] for core in cores}
+        tickers = Tickers.start(sorted(ranks_of), lambda core, probe_s: quotas.follow(ranks_of[core], probe_s))
         idlers = Idlers.start(quotas, cores)
         try:
             yield Emulated(mark, tuple(hosts), quotas, tickers, idlers, cores, lifeline)

@@ -59,11 +59,11 @@ class Idlers:
 def _idle(quotas: Quotas, rank: int) -> None:
     quotas.join(rank)
     in_short_turns(os.SCHED_IDLE)
-    share, last = SHARES * quotas.shares[rank], time.perf_counter()
+    last = time.perf_counter()
     while True:
         time.sleep(TICK_S)
         now = time.perf_counter()
-        until = time.thread_time() + share * min(now - last, MOST_S)
+        until = time.thread_time() + SHARES * quotas.share(rank) * min(now - last, MOST_S)
         last = now
         while time.thread_time() < until:
             pass

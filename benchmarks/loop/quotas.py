@@ -3,11 +3,17 @@
 The kernel looks at a quota when it next has reason to: every 4 ms at HZ=250, so that a rank could compute 4 ms at the
 full speed of the core and pay by waiting 16. A ticker per core (`tickers.py`) gives it reason every millisecond. All
 groups are below one whose weight is the highest there is: what else runs on this machine gets what quotas leave.
+
+A device has one speed, and a core that is shared with unseen machines has not: the CPU seconds of one and the same
+micro-batch drift by a third within minutes. So quotas follow the core, which the tickers time: a rank gets its whole
+share where a probe takes WHOLE_AT times as long as at first, and less of a faster core.
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
+import multiprocessing
 import os
 import platform
 import signal
@@ -15,12 +21,18 @@ import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from multiprocessing.synchronize import Lock
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 MOST_OF_A_CORE = 0.85  # the quotas on a core, added up: the rest is for the kernel and the shapers
 LEAST_QUOTA_S = 0.001  # the kernel takes none below it
 PERIOD_STEP = 0.03  # of the shortest period: the difference between the periods of two ranks
+WHOLE_AT = 1.15  # times the seconds of a probe at first: what it takes on a core whose ranks get their whole shares
+LEAST_CHANGE = 0.01  # of a period: less is not written, since the kernel grants a new quota whenever one is
 TURN_S = 0.0001  # the shortest that the kernel takes
 _ROOT = Path("/sys/fs/cgroup")
 _WEIGHTS = {1: ("cpu.shares", "262144"), 2: ("cpu.weight", "10000")}  # by version: the highest
@@ -63,6 +75,19 @@ def periods_s(shares: Sequence[float]) -> tuple[float, ...]:
     return tuple(shortest * (1.0 + PERIOD_STEP * rank) for rank in range(len(shares)))
 
 
+class _Shared:
+    """What the processes of an emulation know of its quotas, in memory that they share."""
+
+    def __init__(self, num_ranks: int) -> None:
+        numbers: Any = np.frombuffer(mmap.mmap(-1, 8 * (2 + num_ranks)), np.float64)
+        # Whether they hold, and the seconds of a probe on a core whose ranks get their whole shares (0: quotas do
+        # not follow the cores).
+        self.terms = numbers[:2]
+        # [ranks] the part of its share that each rank gets.
+        self.parts = numbers[2:]
+        self.parts[:] = 1.0
+
+
 @dataclass(frozen=True)
 class Quotas:
     """The control groups of a cluster's ranks, below a group for the cluster."""
@@ -71,8 +96,11 @@ class Quotas:
     folder: Path
     # Of control groups, 1 or 2.
     version: int
-    # [ranks] share of a core of each rank.
+    # [ranks] share of a core of each rank, at the most.
     shares: tuple[float, ...]
+    _shared: _Shared
+    # Whoever writes quotas holds it.
+    _lock: Lock = field(default_factory=multiprocessing.Lock)
 
     @classmethod
     def make(cls, mark: str, shares: Sequence[float]) -> Quotas:
@@ -80,7 +108,7 @@ class Quotas:
         where = cpu_controller()
         if where is None:
             raise OSError(f"no `cpu` controller under {_ROOT}")
-        made = cls(where[0] / mark, where[1], tuple(shares))
+        made = cls(where[0] / mark, where[1], tuple(shares), _Shared(len(shares)))
         made.folder.mkdir()
         name, value = _WEIGHTS[made.version]
         (made.folder / name).write_text(value)
@@ -100,20 +128,47 @@ class Quotas:
 
     def limit(self) -> None:
         """The quotas hold."""
-        for rank, (cores, period) in enumerate(zip(self.shares, periods_s(self.shares), strict=True)):
-            self._write(rank, round(cores * period * 1e6), round(period * 1e6))
+        self._hold(True)
 
     def lift(self) -> None:
         """Every rank as fast as it can: for what is no part of a measurement."""
-        for rank, period in enumerate(periods_s(self.shares)):
-            self._write(rank, None, round(period * 1e6))
+        self._hold(False)
 
-    def _write(self, rank: int, quota_us: int | None, period_us: int) -> None:
+    def start_following(self, probe_s: float) -> None:
+        """Quotas follow the cores from now on. probe_s: seconds of the tickers' probe while all ranks compute."""
+        self._shared.terms[1] = WHOLE_AT * probe_s
+
+    def follow(self, ranks: Sequence[int], probe_s: float) -> None:
+        """Gives the ranks of one core as much of it as keeps their speed. probe_s: seconds of a probe on it."""
+        with self._lock:
+            holds, whole_at_s = self._shared.terms
+            if not (holds and whole_at_s):
+                return
+            part = min(probe_s / whole_at_s, 1.0)
+            for rank in ranks:
+                if abs(part / self._shared.parts[rank] - 1.0) > LEAST_CHANGE:
+                    self._shared.parts[rank] = part
+                    self._write(rank)
+
+    def share(self, rank: int) -> float:
+        """The share of its core that a rank gets now."""
+        return float(self.shares[rank] * self._shared.parts[rank])
+
+    def _hold(self, holds: bool) -> None:
+        with self._lock:
+            self._shared.terms[0] = holds
+            for rank in range(len(self.shares)):
+                self._write(rank)
+
+    def _write(self, rank: int) -> None:
+        """A rank that gets a part of its share has its whole quota in a longer period."""
+        period = periods_s(self.shares)[rank]
+        period_us = round(period / self._shared.parts[rank] * 1e6)
+        quota_us = round(self.shares[rank] * period * 1e6) if self._shared.terms[0] else None
         group = self._group(rank)
         if self.version == 2:
             (group / "cpu.max").write_text(f"{quota_us or 'max'} {period_us}")
             return
-        (group / "cpu.cfs_quota_us").write_text("-1")  # a period that is set must suit the quota before
         (group / "cpu.cfs_period_us").write_text(str(period_us))
         (group / "cpu.cfs_quota_us").write_text(str(quota_us or -1))
 

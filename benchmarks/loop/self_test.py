@@ -14,6 +14,7 @@ import torch
 from .emulated import Emulated, finish
 
 SECONDS = 0.6  # of a run
+START_S = 2.0  # until all ranks have started, each in its quota
 LEAST = 0.85  # of the products that ranks compute alone: the share that they must reach all at once
 TRIES = 3  # before a machine is refused: other programs may have had the cores for a moment
 BURSTS = 20  # of a rank
@@ -31,6 +32,8 @@ class RankSpeeds:
     # [ranks] seconds of products behind a wait, over the seconds without one. Less than 1 means that the rank saved up
     # quota while it waited, which is reported but no reason to refuse the machine.
     behind_waits: tuple[float, ...]
+    # Seconds of the tickers' probe while all compute.
+    probe_s: float
 
 
 def run(cluster: Emulated, outputs: Path) -> RankSpeeds:
@@ -47,15 +50,20 @@ def _once(cluster: Emulated, outputs: Path) -> RankSpeeds:
     alone = [outputs / f"alone-{rank}.log" for rank in range(cluster.num_ranks)]
     for rank, path in enumerate(alone):
         finish([cluster.start(rank, partial(_compute, 0), path, 0)], [path])
-    cluster.run(lambda rank: _compute(BURSTS), outputs, 0)
+    at = time.perf_counter() + START_S
+    cluster.run(lambda rank: _compute(BURSTS, at), outputs, 0)
+    probe_s = cluster.tickers.probe_s(at, at + SECONDS)
     together = [json.loads((outputs / f"rank-{rank}.log").read_text()) for rank in range(cluster.num_ranks)]
     rates = [json.loads(path.read_text())["per_s"] for path in alone]
     return RankSpeeds(tuple(rank["per_s"] / rate for rank, rate in zip(together, rates, strict=True)),
-                      tuple(rank["behind_a_wait"] for rank in together))  # fmt: skip
+                      tuple(rank["behind_a_wait"] for rank in together), probe_s)  # fmt: skip
 
 
-def _compute(bursts: int) -> int:
-    """Prints products per second, and the median time of so many bursts as `RankSpeeds.behind_waits`."""
+def _compute(bursts: int, at: float = 0.0) -> int:
+    """Prints products per second, and the median time of so many bursts as `RankSpeeds.behind_waits`. It begins at that
+    time.perf_counter."""
+    _product()  # the first one prepares the library
+    time.sleep(max(at - time.perf_counter(), 0.0))
     done = 0
     began, cpu = time.perf_counter(), time.thread_time()
     while (now := time.perf_counter()) < began + SECONDS:

@@ -168,7 +168,7 @@ def _section(result: Result) -> Iterator[str]:
         yield f"- {host.name}: {host.ranks} ranks of {host.cores:g} cores, link {link}"
     yield from (f"- {line}" for line in result.notes)
     slowness = np.median([step.slowness for entry in result.sample for steps in entry.counted for step in steps])
-    yield (f"- the loop that tells the cores' speed took {result.profiled_at:.2f} times its least while kernels were "
+    yield (f"- the probe that tells the cores' speed took {result.profiled_at:.2f} times its least while kernels were "
            f"profiled, {slowness:.2f} times during steps that count (medians)")  # fmt: skip
     yield ""
     yield "| layout | why | predicted s | measured s | error | rounds apart |"
