@@ -366,18 +366,18 @@ def test_a_time_is_told_by_the_probes_in_it() -> None:
 
 @pytest.mark.skipif(bool(emulated.missing()), reason=f"needs {emulated.missing()}")
 def test_every_core_is_probed_throughout() -> None:
-    """And what probes took in the last second is said twice a second."""
+    """Twice a second each ticker reports the median of its last second."""
     cores = sorted(os.sched_getaffinity(0))[:2]
-    told: Any = np.frombuffer(mmap.mmap(-1, 2 * 8 * len(cores)), np.float64).reshape(2, -1)
+    reported: Any = np.frombuffer(mmap.mmap(-1, 2 * 8 * len(cores)), np.float64).reshape(2, -1)
     began = time.perf_counter()
 
-    def tell(core: int, probe_s: float) -> None:
-        told[:, cores.index(core)] = told[0, cores.index(core)] + 1, probe_s
+    def report(core: int, probe_s: float) -> None:
+        reported[:, cores.index(core)] = reported[0, cores.index(core)] + 1, probe_s
 
-    watch = tickers.Tickers.start(cores, tell)
+    watch = tickers.Tickers.start(cores, report)
     try:
         time.sleep(2.0)
-        reports = told.copy()
+        reports = reported.copy()
         assert ((reports[0] >= 1) & (reports[0] <= 3)).all()
         for number, page in enumerate(watch.pages):
             times, took = tickers._probes(page)

@@ -1,4 +1,4 @@
-"""What a message costs the rank that sends or receives it: threads and copies, where a host computes."""
+"""The cost of a message to the rank that sends or receives it: threads and copies, where a host computes."""
 
 from __future__ import annotations
 
