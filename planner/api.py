@@ -184,7 +184,7 @@ def _plan_driven(resolved: Resolved, watch: Watch, seed: int, *, fastest: bool) 
     if resolved.request.stages is None and applies(resolved):
         from .drivers.islands import plan_islands
 
-        return plan_islands(resolved, watch)
+        return plan_islands(resolved, watch, fastest=fastest)
     if resolved.request.stages == OWN_STAGES:
         from .drivers.custom_stages import plan_custom_stages
 

@@ -8,6 +8,8 @@ searched for exactly, in the space of the plan and within its memory budget.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ...cost_models.layouts import Layout
@@ -43,6 +45,15 @@ def prefer(order: SimulatedOrder, watch: Watch) -> tuple[Row, Preference | None]
         if choice[0] <= fastest[0] * (1 + intervals.indifference()):
             return choice, None if choice[1] == fastest[1] else _preference(choice[2], fastest)
     return fastest, None
+
+
+def simplest_of(rows: Sequence[Row]) -> tuple[int, Preference | None]:
+    """The number of the simplest of these layouts, fastest first, that the model does not tell from the fastest, and
+    why it is not that."""
+    limit_s = rows[0][0] * (1 + intervals.indifference())
+    near = [(complexity(row[2]), number) for number, row in enumerate(rows) if row[0] <= limit_s]
+    _, number = min(near)
+    return number, None if number == 0 else _preference(rows[number][2], rows[0])
 
 
 def _simplest(order: SimulatedOrder, watch: Watch, *, on_gpu: bool) -> Layout | None:

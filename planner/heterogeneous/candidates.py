@@ -39,9 +39,9 @@ def searched(
     return search.run(), unusable
 
 
-def listed(resolved: Resolved, search: HeterogeneousSearch) -> tuple[Candidate, ...]:
-    """The requested number of candidates, fastest first."""
-    best = search.choices.ranked[: resolved.request.top]
+def listed(resolved: Resolved, choices: Sequence[IslandChoice]) -> tuple[Candidate, ...]:
+    """The first of these as candidates, as many as are requested."""
+    best = choices[: resolved.request.top]
     return tuple(
         candidate_of(resolved, choice).model_copy(update={"choice": row}) for row, choice in enumerate(best, 1)
     )

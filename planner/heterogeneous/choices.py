@@ -20,6 +20,11 @@ class IslandChoice:
     staged: Staged
 
     @property
+    def strategy(self) -> tuple[Any, ...]:
+        """The same for two choices that run alike: on one island alone, `across` is `together`."""
+        return self.manner if len(self.parts) > 1 else "together", self.parts, self.staged.id
+
+    @property
     def family(self) -> tuple[Any, ...]:
         numbers = tuple(sorted(part.number for part in self.parts))
         return (self.manner, numbers, *(getattr(self.staged.layout, name) for name in FAMILY))
@@ -44,11 +49,14 @@ class Choices:
 
     @property
     def ranked(self) -> list[IslandChoice]:
-        """Fastest first."""
+        """Fastest first, each strategy once."""
         def rank(choice: IslandChoice) -> tuple[float, str]:
             return float(f"{choice.staged.step_s:.9g}"), choice.staged.id
 
-        return sorted(self.best.values(), key=rank)
+        once: dict[tuple[Any, ...], IslandChoice] = {}
+        for choice in sorted(self.best.values(), key=rank):
+            once.setdefault(choice.strategy, choice)
+        return list(once.values())
 
     @property
     def best_s(self) -> float:
