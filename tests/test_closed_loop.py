@@ -376,12 +376,12 @@ def test_every_core_is_probed_throughout() -> None:
 
     watch = tickers.Tickers.start(cores, report)
     try:
-        time.sleep(2.0)
-        reports = reported.copy()
-        assert ((reports[0] >= 1) & (reports[0] <= 3)).all()
+        assert _within(20, lambda: bool((reported[0] >= 1).all()))
+        reports, lasted = reported.copy(), time.perf_counter() - began
+        assert (reports[0] <= 2 * lasted).all()
         for number, page in enumerate(watch.pages):
             times, took = tickers._probes(page)
-            assert 10 < len(times) < 100
+            assert 10 < len(times) < lasted / (tickers.TICKS_PER_PROBE * tickers.TICK_S) + 2
             last = tickers.PROBES_TO_FOLLOW + tickers.PROBES_APART * int(reports[0, number] - 1)
             assert reports[1, number] == np.median(took[last - tickers.PROBES_TO_FOLLOW : last])
             assert began < times[0]
@@ -400,8 +400,8 @@ def test_quotas_follow_the_core_up_to_whole_shares(tmp_path: Path, monkeypatch: 
     made = quotas.Quotas.make("mark", [0.2, 0.4])
 
     def written(rank: int) -> tuple[int, int]:
-        group = tmp_path / "mark" / f"rank{rank}"
-        return tuple(int((group / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))  # type: ignore[return-value]
+        quota, period = (tmp_path / "mark" / f"rank{rank}" / f"cpu.cfs_{name}_us" for name in ("quota", "period"))
+        return int(quota.read_text()), int(period.read_text())
 
     whole = [(1000, 5000), (2060, 5150)]
     made.follow([0, 1], 1e-9)  # not yet

@@ -31,7 +31,9 @@ import numpy as np
 MOST_OF_A_CORE = 0.85  # the quotas on a core, added up: the rest is for the kernel and the shapers
 LEAST_QUOTA_S = 0.001  # the kernel takes none below it
 PERIOD_STEP = 0.03  # of the shortest period: the difference between the periods of two ranks
-WHOLE_AT = 1.15  # times the seconds of a probe at first: what it takes on a core whose ranks get their whole shares
+# Times the seconds of a probe at first: what it takes on a core whose ranks get their whole shares. Assumed: so much a
+# core may slow down and its ranks keep their speed (over 2 s probes deviate by 5 %); the more, the slower all of them.
+WHOLE_AT = 1.15
 LEAST_CHANGE = 0.01  # of a period: less is not written, since the kernel grants a new quota whenever one is
 TURN_S = 0.0001  # the shortest that the kernel takes
 _ROOT = Path("/sys/fs/cgroup")

@@ -150,14 +150,14 @@ def _latency(session: Session) -> tuple[dict[str, tuple[float, float]], float]:
     for name in layer_latency.parts_with_latency(model):
         if pairs := session.seconds(f"latency {name}", partial(_flat, turns, name)):
             latency[name] = device_fit.latency(pairs)
+    bytes_per_s = math.inf
     if len(session.ranks.devices) > 1:
         num_bytes = int(problem.workload.seq_len * model.hidden * activation_bytes(problem.workload))
         share = timing.share_of_a_core()
         if ends := session.seconds("message ends", lambda: messages.ends(num_bytes, share)):
             call_s, bytes_per_s = messages.line(ends, num_bytes)
             latency["message"] = (max(call_s, device_fit.NO_TIME),) * 2
-            return latency, bytes_per_s
-    return latency, math.inf
+    return latency, bytes_per_s
 
 
 def _flat(turns: Callable[[], list[dict[str, Latency]]], name: str) -> list[float]:

@@ -18,9 +18,9 @@ def plan_islands(resolved: Resolved, watch: Watch, *, fastest: bool = False) -> 
     search, unusable = heterogeneous.searched(resolved, watch.left_s, watch.report)
     if not search.choices:
         raise heterogeneous.nothing_fits(resolved, search)
-    ranked = search.choices.ranked
+    ranked = search.choices.distinct
     number, preference = 0, None
-    if not (fastest or search.stopped or resolved.workload.objective == "memory"):
+    if not (fastest or search.stopped):
         rows = [(choice.staged.step_s, choice.staged.id, choice.staged.layout) for choice in ranked]
         number, preference = simplest_of(rows)
     listed = heterogeneous.listed(resolved, [ranked[number], *ranked[:number], *ranked[number + 1 :]])

@@ -83,10 +83,10 @@ def strategies(search: HeterogeneousSearch, even: Strategy | None) -> tuple[Stra
     """The best of every manner and set of islands, fastest first; even: that of `even_strategy`."""
     first: dict[tuple[str, tuple[int, ...]], Strategy] = {}
     for choice in search.choices.ranked:
-        staged, manner = choice.staged, choice.manner if len(choice.parts) > 1 else "together"
-        key = (manner, tuple(sorted(part.number for part in choice.parts)))
+        staged = choice.staged
+        key = (choice.way, tuple(sorted(part.number for part in choice.parts)))
         names = tuple(part.name for part in choice.parts)
-        strategy = Strategy(manner=manner, islands=names, layout_id=staged.id, step_s=rounded(staged.step_s))  # type: ignore[arg-type]
+        strategy = Strategy(manner=choice.way, islands=names, layout_id=staged.id, step_s=rounded(staged.step_s))  # type: ignore[arg-type]
         first.setdefault(key, strategy)
     return tuple(sorted([*first.values(), *([even] if even else [])], key=lambda strategy: strategy.step_s))
 

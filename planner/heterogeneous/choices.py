@@ -20,9 +20,9 @@ class IslandChoice:
     staged: Staged
 
     @property
-    def strategy(self) -> tuple[Any, ...]:
-        """The same for two choices that run alike: on one island alone, `across` is `together`."""
-        return self.manner if len(self.parts) > 1 else "together", self.parts, self.staged.id
+    def way(self) -> str:
+        """Its manner as plans name it: on one island alone, `across` runs as `together` does."""
+        return self.manner if len(self.parts) > 1 else "together"
 
     @property
     def family(self) -> tuple[Any, ...]:
@@ -49,13 +49,18 @@ class Choices:
 
     @property
     def ranked(self) -> list[IslandChoice]:
-        """Fastest first, each strategy once."""
+        """Fastest first."""
         def rank(choice: IslandChoice) -> tuple[float, str]:
             return float(f"{choice.staged.step_s:.9g}"), choice.staged.id
 
+        return sorted(self.best.values(), key=rank)
+
+    @property
+    def distinct(self) -> list[IslandChoice]:
+        """The same without those that run as a faster or equal one: a search goes on from each, a plan lists one."""
         once: dict[tuple[Any, ...], IslandChoice] = {}
-        for choice in sorted(self.best.values(), key=rank):
-            once.setdefault(choice.strategy, choice)
+        for choice in self.ranked:
+            once.setdefault((choice.way, choice.parts, choice.staged.id), choice)
         return list(once.values())
 
     @property

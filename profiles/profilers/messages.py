@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from statistics import median
 
@@ -47,4 +48,4 @@ def line(samples: list[float], num_bytes: int) -> tuple[float, float]:
     none is less than nothing."""
     short, long = median(samples[::2]), median(samples[1::2])
     per_byte = max((long - short) / ((LONGER - 1) * num_bytes), 0.0)
-    return max(short - num_bytes * per_byte, 0.0), 1.0 / per_byte if per_byte else float("inf")
+    return max(short - num_bytes * per_byte, 0.0), 1.0 / per_byte if per_byte else math.inf

@@ -38,13 +38,14 @@ def test_of_equally_simple_ones_the_fastest_is_chosen() -> None:
 
 
 def test_a_pipeline_over_one_group_is_listed_once() -> None:
-    """It is found over the set that is this group alone, and on the group."""
+    """It is found over the set that is this group alone, and on the group. The search goes on from both."""
     part: Any = Mock(number=0)
     staged: Any = Mock(step_s=1.0, id=PIPELINE, layout=parse(PIPELINE))
     choices = Choices()
     for manner in ("across", "together"):
         choices.record(IslandChoice(manner, (part,), staged))
-    assert [choice.staged.id for choice in choices.ranked] == [PIPELINE]
+    assert [choice.manner for choice in choices.ranked] == ["across", "together"]
+    assert [choice.staged.id for choice in choices.distinct] == [PIPELINE]
 
 
 @pytest.mark.slow
